@@ -1,1 +1,20 @@
+//! One exporter of Retsu queue state.
+//!
+//! Every replica competes for one PostgreSQL session advisory lock. The winner, the *leader*, reads
+//! queue state on the session that owns the lock and exports it; the *standbys* wait. A refresh flows
+//! one way: [`election`] holds the lock session, [`collection`] reads a snapshot on it,
+//! [`exposition`] renders and publishes it, [`http`] serves the bytes.
 
+pub mod cli;
+pub mod clock;
+pub mod collection;
+pub mod config;
+pub mod database;
+#[cfg(feature = "demo")]
+pub mod demo;
+pub mod election;
+pub mod exposition;
+pub mod http;
+pub mod schema;
+pub mod supervisor;
+pub mod telemetry;

@@ -1,1 +1,3 @@
-fn main(){}
+//! Parse, run, map the error to an exit code.
+
+fn main() {}

@@ -1,0 +1,77 @@
+//! What the election tells the rest of the process.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use crate::clock::BootInstant;
+
+/// A term of leadership. Compared by timeline first: a transaction id may repeat on another timeline.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Term {
+    /// The timeline of the server that granted the lock.
+    pub timeline: u32,
+    /// The transaction id taken on the lock session right after the grant.
+    pub number: u64,
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.timeline, self.number)
+    }
+}
+
+/// What this process is in the election.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Waits, holds no lock and exports no state gauges.
+    Standby,
+    /// Holds the lock and exports state gauges.
+    Leader,
+}
+
+/// The present role, published on a watch channel at every change.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Status {
+    /// The role.
+    pub role: Role,
+    /// The term that this process holds or, on a standby, `None`.
+    pub term: Option<Term>,
+    /// When the role was taken, by the wall clock.
+    pub since: SystemTime,
+}
+
+impl Status {
+    /// A process that has just started.
+    #[must_use]
+    pub fn starting() -> Self {
+        Self { role: Role::Standby, term: None, since: SystemTime::now() }
+    }
+}
+
+/// Whether the election loop still ticks. The loop says until when it may be silent; past that instant
+/// it hangs.
+#[derive(Debug)]
+pub struct Liveness(AtomicU64);
+
+impl Liveness {
+    /// A loop that has `allowance` to make its first tick.
+    #[must_use]
+    pub fn new(allowance: Duration) -> Self {
+        Self(AtomicU64::new((BootInstant::now() + allowance).as_nanos()))
+    }
+
+    /// The loop ticked, and ticks again within `allowance`.
+    pub fn tick(&self, allowance: Duration) {
+        self.0.store((BootInstant::now() + allowance).as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether the loop is within its allowance at `now`.
+    #[must_use]
+    pub fn is_alive(&self, now: BootInstant) -> bool {
+        now <= BootInstant::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}

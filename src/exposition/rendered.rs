@@ -1,0 +1,1 @@
+//! One snapshot as exposition text.
