@@ -59,6 +59,9 @@ pub enum FilterError {
     /// A directive cannot be parsed.
     #[error("{0}")]
     Directive(#[from] tracing_subscriber::filter::ParseError),
+    /// A directive's target cannot be one; it is not repeated, since it may be anything.
+    #[error("a target is written with letters, digits, `_`, `-`, `.` and `::`")]
+    Target,
     /// A directive would be taken for the name of a target, which would silence everything else.
     #[error("`{word}` is not a level; did you mean `{level}`?")]
     Level {
@@ -73,13 +76,17 @@ pub enum FilterError {
 ///
 /// # Errors
 ///
-/// A filter without a directive, one that cannot be parsed, and a misspelled level.
+/// A filter without a directive, one that cannot be parsed, an impossible target and a misspelled level.
 pub fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
-    let mut directives = text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).peekable();
-    if directives.peek().is_none() {
+    if text.split(',').all(|directive| directive.trim().is_empty()) {
         return Err(FilterError::Empty);
     }
-    for word in directives {
+    // From the first `[` on a comma may separate the fields of a span.
+    for word in text.split('[').next().unwrap_or_default().split(',').map(str::trim) {
+        let target = word.split('=').next().unwrap_or_default();
+        if !target.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte)) {
+            return Err(FilterError::Target);
+        }
         let lower = word.to_ascii_lowercase();
         let near = |level: &&&str| strsim::damerau_levenshtein(level, &lower) <= 2;
         if !LEVELS.contains(&lower.as_str())

@@ -42,7 +42,7 @@ fn an_unknown_variable_is_refused_with_the_nearest_known_one() {
         ("RETSU_WORKER__MANAGMENT__PORT", "RETSU_WORKER__MANAGEMENT__PORT"),
         ("RETSU_DATABASE__URL__FILE", "RETSU_DATABASE__URL_FILE"),
         ("RETSU_WORKER__MANAGEMENT", "RETSU_WORKER__MANAGEMENT__PORT"),
-        ("RETSU_WORKER__PORT", "RETSU_DATABASE__PORT"),
+        ("RETSU_WORKER__PORT", "RETSU_WORKER__MANAGEMENT__PORT"),
         ("RETSU_", ""),
     ];
     for (name, nearest) in table {

@@ -75,7 +75,8 @@ fn values_that_hold_are_taken_from_a_file_and_from_the_environment() {
 
 /// `a.b: value` as nested mappings.
 fn nested(path: &str, value: &str) -> String {
-    format!("{}{value}{}", path.replace('.', ": {") + ": ", "}".repeat(path.matches('.').count()))
+    let levels: Vec<_> = path.split('.').enumerate().map(|(at, level)| format!("{:at$}{level}:", "")).collect();
+    format!("{} {value}\n", levels.join("\n"))
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn values_that_break_a_rule_are_refused_by_key_value_source_and_rule() {
             (environment(&[(&variable(path), value.trim_matches('\''))]), format!("(environment {})", variable(path))),
         ] {
             let text = problem(&with_database(sources));
-            assert!(text.starts_with(path), "{text}");
+            assert!(text.starts_with(path), "{path}: {value}: {text}");
             assert!(text.contains(&source) && text.contains(rule), "{path}: {value}: {text}");
         }
     }
@@ -164,7 +165,7 @@ fn a_list_or_a_mapping_is_refused_where_one_value_is_expected() {
 
 #[test]
 fn a_number_is_refused_where_text_is_expected() {
-    let text = problem(&file("database: {host: db, password: 0123}"));
+    let text = problem(&file("database: {host: db, password: 123}"));
     assert!(text.contains("database.password") && text.contains("quoted") && !text.contains("123"), "{text}");
 }
 
