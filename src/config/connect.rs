@@ -101,6 +101,7 @@ fn from_parts(parts: &DatabaseParts) -> Result<Result<Target, UrlError>, Connect
     let host = parts.host.as_deref().map(connection_url::host_name).transpose();
     Ok(host.and_then(|host| {
         parts.host = host;
+        parts.password.as_ref().map_or(Ok(()), |password| connection_url::check_password(password.expose_secret()))?;
         connection_url::check_tls(&parts).map_err(|(rule, _)| rule)?;
         Ok(Target { parts, ..Target::default() })
     }))

@@ -89,7 +89,9 @@ pub(crate) fn parse(text: &str) -> Result<Target, UrlError> {
     }
     parts.user = Some(decoded(url.username())?.into_owned()).filter(|user| !user.is_empty());
     parts.password = url.password().map(decoded).transpose()?.map(|password| SecretString::from(&*password));
-    let path = url.path().strip_prefix('/').unwrap_or_default();
+    // Not the parsed path: in that, a database named `.` is gone.
+    let after_scheme = text.split_once("://").map_or("", |(_, rest)| rest).split('?').next().unwrap_or_default();
+    let path = after_scheme.split_once('/').map_or("", |(_, path)| path);
     if path.contains(['/', '@']) {
         // An unescaped `/` in a password ends the host early, and the rest of the password lands here.
         return Err(UrlError("must not contain a `/` or `@` after the database name; written `%2F` and `%40`"));
@@ -100,6 +102,7 @@ pub(crate) fn parse(text: &str) -> Result<Target, UrlError> {
         parameter(&mut target, &name, &value)?;
     }
     check_tls(&target.parts).map_err(|(rule, _)| rule)?;
+    target.parts.password.as_ref().map_or(Ok(()), |password| check_password(password.expose_secret()))?;
     Ok(target)
 }
 
@@ -175,6 +178,19 @@ fn ssl_mode(value: &str) -> Result<&'static str, UrlError> {
         .into_iter()
         .find(|mode| mode.eq_ignore_ascii_case(value))
         .ok_or(UrlError("must have disable, allow, prefer, require, verify-ca or verify-full in the parameter `sslmode`"))
+}
+
+/// Whether the driver can send a password. Unlike libpq it cannot send by SCRAM-SHA-256 what SASLprep
+/// prohibits, and the error that it gives at every attempt to connect repeats the offending character.
+///
+/// # Errors
+///
+/// A password with a character that SASLprep prohibits.
+pub(crate) fn check_password(password: &str) -> Result<(), UrlError> {
+    stringprep::saslprep(password).map(drop).map_err(|_| {
+        UrlError("must have a password that the driver can send by SCRAM-SHA-256: SASLprep prohibits control characters, line \
+             breaks and characters newer than Unicode 3.2 such as emoji")
+    })
 }
 
 /// The rules of TLS that no single part can break.

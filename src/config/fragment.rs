@@ -41,12 +41,19 @@ impl Fragment {
 /// A level of a path that may be shown. Anything that does not look like the name of a key may be a
 /// value in the wrong place, even a secret.
 fn shown(level: &str) -> &str {
-    let plain = level.len() <= 64 && level.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.<".contains(&byte));
+    let plain = level.len() <= 100 && level.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.<".contains(&byte));
     if plain && !level.is_empty() { level } else { "[not a name]" }
 }
 
 fn shown_path(path: &[&str]) -> String {
     path.iter().map(|level| shown(level)).collect::<Vec<_>>().join(".")
+}
+
+/// The key of a pair that may be shown. A pair that is a secret and nothing else has no key, but may
+/// contain a `=`.
+fn shown_key(path: &str) -> &str {
+    let plain = path.bytes().all(|byte| byte.is_ascii_lowercase() || b"_-.".contains(&byte));
+    if plain && !path.is_empty() { path } else { "[not a name]" }
 }
 
 /// The fragment of a configuration file.
@@ -70,22 +77,24 @@ pub(crate) fn of_file(path: &Path, content: &[u8]) -> Fragment {
     fragment
 }
 
-/// The parser's own message may repeat a part of the file: only the place and the kind are kept.
+/// The parser's own message may repeat a part of the file: only the key, the place and the kind are kept.
 fn yaml_rule(error: &serde_yaml::Error) -> String {
     let message = error.to_string();
     let place = error
         .location()
         .map_or_else(String::new, |place| format!(" at line {}, column {}", place.line(), place.column()));
-    if message.contains("duplicate entry") {
-        let key = message.split_once("with key \"").and_then(|(_, rest)| rest.split_once('"')).map(|(key, _)| shown(key));
-        let section = message.split_once(": duplicate entry").map(|(path, _)| {
-            path.split('.').map(shown).collect::<Vec<_>>().join(".")
-        });
+    if let Some((above, rest)) = message.split_once("duplicate entry with key \"") {
+        let section = above.strip_suffix(": ").map(|path| path.split('.').map(shown).collect::<Vec<_>>().join("."));
         format!(
             "must not give a key twice: `{}`{}{place}",
-            key.unwrap_or("[not a name]"),
+            rest.split_once('"').map_or("[not a name]", |(key, _)| shown(key)),
             section.map_or_else(String::new, |section| format!(" in `{section}`"))
         )
+    } else if message.contains("duplicate entry") {
+        format!("must not give a key twice{place}")
+    } else if let Some((path, _)) = message.split_once(": invalid type: integer") {
+        let path = path.split('.').map(shown).collect::<Vec<_>>().join(".");
+        format!("must not hold a whole number of more than 64 bits: `{path}`{place}")
     } else if message.contains("more than one document") {
         "must be one YAML document".into()
     } else {
@@ -206,7 +215,7 @@ pub(crate) fn of_flags(flags: &[Flag]) -> Fragment {
             Meaning::Key(key) => fragment.push(key, value.to_owned(), source),
             Meaning::Section | Meaning::Unused | Meaning::Unknown => {
                 let rule = format!("must name a known key; the nearest one is `{}`", keys::nearest(path));
-                fragment.refuse(ProblemKind::UnknownKey, shown_path(&levels), &source, rule);
+                fragment.refuse(ProblemKind::UnknownKey, shown_key(path), &source, rule);
             }
         }
     }

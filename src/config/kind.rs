@@ -82,7 +82,7 @@ impl Kind {
             },
             Self::Text => "text without control characters, quoted where YAML would read a number".into(),
             Self::Path => "the path of a file".into(),
-            Self::Secret => "text without a NUL, quoted where YAML would read a number".into(),
+            Self::Secret => "text without control characters, quoted where YAML would read a number".into(),
             Self::ConnectionUrl => "a connection URL, `postgres://user:password@host:port/dbname?parameters`".into(),
             Self::Address => "an IPv4 or IPv6 address without brackets, port or zone".into(),
             Self::Filter => "log directives, such as `info,sqlx=debug`".into(),
@@ -152,7 +152,10 @@ impl Kind {
             Self::Path => {
                 (!text.contains(char::is_control)).then(|| Value::Path(PathBuf::from(text))).ok_or_else(refused)
             }
-            Self::Secret => (!text.contains('\0')).then(|| Value::Secret(text.into())).ok_or_else(refused),
+            Self::Secret => match connection_url::check_password(text) {
+                Ok(()) => Ok(Value::Secret(text.into())),
+                Err(invalid) => Err(invalid.to_string()),
+            },
             Self::ConnectionUrl => match connection_url::parse(text) {
                 Ok(_) => Ok(Value::Secret(text.into())),
                 Err(invalid) => Err(invalid.to_string()),

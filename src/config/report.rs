@@ -134,6 +134,9 @@ Encryption differs from libpq's in three ways. `allow` never encrypts. `require`
 `sslrootcert` is refused unless `sslmode` is `verify-ca` or `verify-full`. The authorities of `sslrootcert` are
 trusted besides the system's, not instead of them.
 
+A password may not contain what SASLprep prohibits (control characters, characters newer than Unicode 3.2 such as
+emoji, left-to-right and right-to-left letters together): the driver cannot send it by SCRAM-SHA-256.
+
 A secret on a command line is visible to every user of the machine: prefer `database.url_file` or
 `database.password_file`, both of which are read again at every reconnect, so that a rotated secret needs no restart.
 ";

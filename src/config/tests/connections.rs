@@ -36,11 +36,14 @@ fn a_secret_file_is_read_again_every_time() {
 fn exactly_one_trailing_newline_is_not_part_of_a_secret() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("secret");
-    for (content, expected) in
-        [("p", "p"), ("p\n", "p"), ("p\r\n", "p"), ("p\n\n", "p\\n"), ("p\r", "p\\r"), (" p \n", " p "), ("\np", "\\np")]
-    {
+    for (content, expected) in [("p", "p"), ("p\n", "p"), ("p\r\n", "p"), (" p \n", " p ")] {
         std::fs::write(&path, content).unwrap();
         assert_eq!(password(&password_file(&path)), expected, "{content:?}");
+    }
+    for content in ["p\n\n", "p\r", "\np"] {
+        std::fs::write(&path, content).unwrap();
+        let error = password_file(&path).connect_options().unwrap_err();
+        assert!(error.to_string().contains("SASLprep"), "{content:?}: {error}");
     }
 }
 
