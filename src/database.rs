@@ -1,18 +1,16 @@
 //! The pool, and the credentials that may change under it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, PgPool, Postgres};
-use tokio::time::timeout;
 
 use crate::config::{ConnectOptionsError, DatabaseSettings};
-
-/// How long the database may take to answer the readiness check.
-pub const PING_LIMIT: Duration = Duration::from_secs(2);
+use crate::http::Ready;
 
 /// Why the database could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +21,6 @@ pub enum DatabaseError {
     /// No connection could be had from the pool.
     #[error("connecting to the database failed: {0}")]
     Connect(sqlx::Error),
-    /// The database did not answer the readiness check.
-    #[error("the database did not answer within {PING_LIMIT:?}")]
-    Unanswered,
 }
 
 /// The pool that every session comes from. Cloning shares it.
@@ -74,22 +69,20 @@ impl Database {
         self.pool.acquire().await.map_err(DatabaseError::Connect)
     }
 
-    /// Asks the database for a sign of life.
-    ///
-    /// # Errors
-    ///
-    /// Any [`DatabaseError`]; [`DatabaseError::Unanswered`] after [`PING_LIMIT`].
-    pub async fn ping(&self) -> Result<(), DatabaseError> {
-        let ping = async {
-            let mut connection = self.acquire().await?;
-            connection.ping().await.map_err(DatabaseError::Connect)
-        };
-        timeout(PING_LIMIT, ping).await.map_err(|_| DatabaseError::Unanswered)?
-    }
-
     /// The pool itself, for its size.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.pool
+    }
+}
+
+impl Ready for Database {
+    fn ping(&self) -> BoxFuture<'static, Result<(), &'static str>> {
+        let database = self.clone();
+        async move {
+            let mut connection = database.acquire().await.map_err(|_| "no connection")?;
+            connection.ping().await.map_err(|_| "no answer")
+        }
+        .boxed()
     }
 }

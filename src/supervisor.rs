@@ -13,8 +13,11 @@ use crate::collection::Collector;
 use crate::config::Settings;
 use crate::database::{Database, DatabaseError};
 use crate::election::{ElectionError, Elector, Liveness, Status};
-use crate::exposition::{Metrics, Publication};
-use crate::http::{self, HttpError};
+use crate::exposition::{Metrics, MetricsError, PoolState, Publication, SamplerError};
+use crate::http::{self, HttpError, Limits, LogFilter};
+
+/// How often the process metrics are read from `/proc`.
+const PROCESS_SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long closing the pool may take.
 const POOL_CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -32,8 +35,11 @@ pub enum RunError {
     #[error(transparent)]
     Http(#[from] HttpError),
     /// The process's own metrics could not be registered.
-    #[error("registering metrics failed: {0}")]
-    Metrics(#[from] prometheus::Error),
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The process metrics could not be read.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
     /// Signals cannot be received.
     #[error("installing the signal handlers failed: {0}")]
     Signals(std::io::Error),
@@ -97,7 +103,7 @@ struct Tasks {
 /// # Errors
 ///
 /// Any [`RunError`]; each means a non-zero exit code.
-pub async fn run(settings: Settings, identity: String, log_filter: Arc<dyn http::LogFilter>) -> Result<(), RunError> {
+pub async fn run(settings: Settings, identity: String, log_filter: Arc<dyn LogFilter>) -> Result<(), RunError> {
     let mut signals = Signals::install()?;
     let mut tasks = start(&settings, identity, log_filter)?;
     let cause = tokio::select! {
@@ -121,34 +127,40 @@ pub async fn run(settings: Settings, identity: String, log_filter: Arc<dyn http:
     cause.and(stopped)
 }
 
-fn start(settings: &Settings, identity: String, log_filter: Arc<dyn http::LogFilter>) -> Result<Tasks, RunError> {
+fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) -> Result<Tasks, RunError> {
     // Everything that can fail is built before anything campaigns: a leader that cannot serve is no leader.
     let listener = http::bind(&settings.management)?;
     let database = Database::open(settings.database.clone())?;
     let publication = Arc::new(Publication::default());
-    let metrics = Arc::new(Metrics::new(settings, database.pool().clone())?);
+    let collector = &settings.collector;
+    let (pool, max) = (database.pool().clone(), settings.database.max_connections);
+    let metrics = Arc::new(Metrics::new(collector.collection_interval, collector.lock_key, move || PoolState {
+        size: pool.size(),
+        idle: u32::try_from(pool.num_idle()).unwrap_or(max),
+        max,
+    })?);
     let (status, watched) = watch::channel(Status::starting());
-    let allowance = Elector::allowance(&settings.collector, settings.database.acquire_timeout);
+    let allowance = Elector::allowance(collector, settings.database.acquire_timeout);
     let liveness = Arc::new(Liveness::new(allowance));
 
     let elector = Elector {
         database: database.clone(),
-        collector: Collector::new(settings.max_queues, settings.collector.refresh_timeout),
-        settings: settings.collector.clone(),
+        collector: Collector::new(settings.max_queues, collector.refresh_timeout),
+        settings: collector.clone(),
         publication: Arc::clone(&publication),
         metrics: Arc::clone(&metrics),
         status,
         liveness: Arc::clone(&liveness),
     };
-    let context = http::Context {
+    let routes = http::routes(http::Context {
         publication: Arc::clone(&publication),
         metrics: Arc::clone(&metrics),
         status: watched,
         liveness,
-        database: database.clone(),
+        database: Arc::new(database.clone()),
         identity,
         log_filter,
-    };
+    });
     let mut tasks = Tasks {
         vital: JoinSet::new(),
         elector: CancellationToken::new(),
@@ -156,12 +168,12 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn http::LogFil
         publication,
         database,
     };
-    let (stop, drain) = (tasks.http.clone(), settings.shutdown_timeout);
-    tasks.vital.spawn(async move { ("http", http::serve(listener, context, stop, drain).await.map_err(Into::into)) });
+    let (stop, counted) = (tasks.http.clone(), Arc::clone(&metrics));
+    let served = http::serve(listener, routes, counted, Limits::default(), stop);
+    tasks.vital.spawn(async { ("http", served.await.map_err(Into::into)) });
     let stop = tasks.http.clone();
     tasks.vital.spawn(async move {
-        metrics.sample_process(stop).await;
-        ("process metrics", Ok(()))
+        ("process metrics", metrics.sample_process(PROCESS_SAMPLE_INTERVAL, stop).await.map_err(Into::into))
     });
     let stop = tasks.elector.clone();
     tasks.vital.spawn(async move { ("election", elector.run(stop).await.map_err(Into::into)) });

@@ -166,7 +166,7 @@ impl Elector {
         self.metrics.refresh_succeeded(&snapshot);
         // The next refresh has ended, one way or the other, by then.
         let fence = snapshot.sent_at + self.settings.collection_interval + self.settings.refresh_timeout;
-        self.publication.publish(Rendered::new(&snapshot), fence);
+        self.publication.publish(Rendered::new(&snapshot, self.settings.collection_interval), fence);
         Ok(())
     }
 

@@ -71,11 +71,11 @@ impl Publication {
         }
     }
 
-    /// The instant after which the gauges are no longer served, or `None` when none are published.
+    /// The instant after which the gauges are no longer served, or `None` when none are served at `now`.
     #[must_use]
-    pub fn fence(&self) -> Option<BootInstant> {
+    pub fn fence(&self, now: BootInstant) -> Option<BootInstant> {
         let entry = self.0.load();
-        matches!(entry.view, View::Published(_)).then_some(entry.fence)
+        (matches!(entry.view, View::Published(_)) && now < entry.fence).then_some(entry.fence)
     }
 }
 
@@ -87,13 +87,14 @@ mod tests {
     use crate::collection::Snapshot;
 
     fn rendered() -> Rendered {
-        Rendered::new(&Snapshot {
+        let snapshot = Snapshot {
             queues: Vec::new(),
             queues_found: 0,
             database_time: SystemTime::UNIX_EPOCH,
             sent_at: BootInstant::BOOT,
             duration: Duration::ZERO,
-        })
+        };
+        Rendered::new(&snapshot, Duration::from_secs(15))
     }
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
         publication.publish(rendered(), fence);
         assert!(matches!(publication.view(BootInstant::from_nanos(fence.as_nanos() - 1)), View::Published(_)));
         assert!(matches!(publication.view(fence), View::Absent));
-        assert_eq!(publication.fence(), Some(fence));
+        assert_eq!((publication.fence(BootInstant::BOOT), publication.fence(fence)), (Some(fence), None));
     }
 
     #[test]
@@ -115,6 +116,6 @@ mod tests {
         assert!(matches!(publication.view(BootInstant::BOOT), View::Failed));
         publication.withdraw();
         assert!(matches!(publication.view(BootInstant::BOOT), View::Absent));
-        assert_eq!(publication.fence(), None);
+        assert_eq!(publication.fence(BootInstant::BOOT), None);
     }
 }

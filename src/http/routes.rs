@@ -21,7 +21,7 @@ use super::leader::LeaderAnswer;
 use super::ready::{Readiness, Ready};
 use crate::clock::BootInstant;
 use crate::election::{Liveness, Status};
-use crate::exposition::{Metrics, Publication, View, negotiate, scrape};
+use crate::exposition::{Metrics, Publication, negotiate, scrape};
 
 /// Bytes of a log filter that is put.
 const FILTER_BYTES: u64 = 4096;
@@ -203,11 +203,10 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
 
 fn leader(status: &Status, publication: &Publication, identity: &str) -> Response {
     let now = BootInstant::now();
-    let exports = matches!(publication.view(now), View::Published(_));
-    let fence = exports.then(|| publication.fence());
+    let fence = publication.fence(now);
     let answer = LeaderAnswer::new(status, fence, identity, now, SystemTime::now());
     let mut response = warp::reply::json(&answer).into_response();
-    if !exports {
+    if fence.is_none() {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
