@@ -75,19 +75,21 @@ pub struct History {
     runs: Vec<Run>,
     /// The run of each target that its last scrape belongs to.
     open: Vec<Option<usize>>,
+    scrapes: u64,
 }
 
 impl History {
     /// An empty history of `targets` collectors.
     #[must_use]
     pub fn new(targets: usize) -> Self {
-        Self { runs: Vec::new(), open: vec![None; targets] }
+        Self { runs: Vec::new(), open: vec![None; targets], scrapes: 0 }
     }
 
     /// Adds a scrape of the collector `target`; scrapes of one collector come in their order. A target that
     /// the history was not made for is ignored.
     pub fn record(&mut self, target: usize, scrape: Scrape) {
         let Some(open) = self.open.get_mut(target) else { return };
+        self.scrapes += 1;
         let span = (scrape.sent, scrape.received);
         match (scrape.answer, *open) {
             (Answer::Exporting, Some(run)) => {
@@ -104,6 +106,12 @@ impl History {
             }
             (Answer::Silent | Answer::Unreachable, None) => {}
         }
+    }
+
+    /// How many scrapes it has seen of all collectors together.
+    #[must_use]
+    pub fn scrapes(&self) -> u64 {
+        self.scrapes
     }
 
     /// Every run, in the order of their first scrapes' answers.

@@ -59,9 +59,7 @@ impl EmbeddedServer {
         command.args(["--postgresql-version", &options.postgresql_version]);
         command.arg("--install-dir").arg(&options.install_dir);
         command.arg("--data-dir").arg(&options.data_dir);
-        if let Some(port) = options.port {
-            command.arg("--port").arg(port.to_string());
-        }
+        command.arg("--port").arg(options.port.to_string());
         for (name, value) in &options.configuration {
             command.arg("--configuration").arg(format!("{name}={value}"));
         }

