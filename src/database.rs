@@ -1,1 +1,88 @@
-//! The pool.
+//! The pool, and the credentials that may change under it.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Connection, PgPool, Postgres};
+
+use crate::config::{ConnectOptionsError, DatabaseSettings};
+use crate::http::Ready;
+
+/// Why the database could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// The connection parameters are unusable.
+    #[error(transparent)]
+    Options(#[from] ConnectOptionsError),
+    /// No connection could be had from the pool.
+    #[error("connecting to the database failed: {0}")]
+    Connect(sqlx::Error),
+}
+
+/// The pool that every session comes from. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Database {
+    pool: PgPool,
+    settings: Arc<DatabaseSettings>,
+    /// Why the credentials could not be read the last time, so that a change is logged once.
+    unreadable: Arc<ArcSwapOption<String>>,
+}
+
+impl Database {
+    /// Prepares the pool without connecting.
+    ///
+    /// # Errors
+    ///
+    /// [`DatabaseError::Options`] when the connection parameters are unusable.
+    pub fn open(settings: DatabaseSettings) -> Result<Self, DatabaseError> {
+        let options = settings.connect_options()?;
+        let pool = PgPoolOptions::new()
+            .max_connections(settings.max_connections)
+            .acquire_timeout(settings.acquire_timeout)
+            .connect_lazy_with(options);
+        Ok(Self { pool, settings: Arc::new(settings), unreadable: Arc::default() })
+    }
+
+    /// Borrows a connection. The credentials are read again first, so that a rotated password is used by
+    /// the next connection without a restart; while they cannot be read, the last good ones are used.
+    ///
+    /// # Errors
+    ///
+    /// [`DatabaseError::Connect`] when none is to be had within `database.acquire_timeout_seconds`.
+    pub async fn acquire(&self) -> Result<PoolConnection<Postgres>, DatabaseError> {
+        match self.settings.connect_options() {
+            Ok(options) => {
+                self.unreadable.store(None);
+                self.pool.set_connect_options(options);
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if self.unreadable.swap(Some(Arc::new(error.clone()))).is_none_or(|last| *last != error) {
+                    tracing::warn!(%error, "database credentials cannot be read again, using the last good ones");
+                }
+            }
+        }
+        self.pool.acquire().await.map_err(DatabaseError::Connect)
+    }
+
+    /// The pool itself, for its size.
+    #[must_use]
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+}
+
+impl Ready for Database {
+    fn ping(&self) -> BoxFuture<'static, Result<(), &'static str>> {
+        let database = self.clone();
+        async move {
+            let mut connection = database.acquire().await.map_err(|_| "no connection")?;
+            connection.ping().await.map_err(|_| "no answer")
+        }
+        .boxed()
+    }
+}

@@ -1,3 +1,26 @@
 //! Parse, run, map the error to an exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+use retsu_collector::cli::{self, Command};
+use retsu_collector::commands;
+
+fn main() -> ExitCode {
+    let outcome = match cli::parse() {
+        Command::Run(args) => commands::run(&args),
+        Command::Check(args) => commands::check(&args),
+        Command::Schema(args) => commands::schema(&args),
+        #[cfg(feature = "demo")]
+        Command::Demo(args) => commands::demo(args),
+        #[cfg(feature = "demo")]
+        Command::DemoServer(args) => commands::demo_server(args),
+        Command::Version => commands::version(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::from(cli::EXIT_STOPPED),
+        Err(failure) => {
+            eprintln!("retsu-collector: {:#}", failure.error);
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -1,8 +1,28 @@
 //! Configuration in three stages: fragments (file, environment, flags), merged, validated [`Settings`].
+//!
+//! [`Sources::read`] reads the outside world, [`load`] is a function of what was read. One table of keys
+//! drives the parsing, the defaults, the errors, the output of `check` and the documentation.
 
+mod connect;
+mod connection_url;
+mod error;
+mod fragment;
+mod keys;
+mod kind;
+mod load;
+mod report;
 mod settings;
+mod source;
+#[cfg(test)]
+mod tests;
 
+pub use connect::ConnectOptionsError;
+pub use connection_url::UrlError;
+pub use error::{ConfigError, Problem, ProblemKind};
+pub use load::{Loaded, load};
+pub use report::{Report, documentation, markdown_table};
 pub use settings::{
     CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, LockKey, LogFormat, LoggingSettings,
     ManagementSettings, OnRefreshFailure, Settings, TracesSettings,
 };
+pub use source::{Assignment, Flag, Source, Sources};

@@ -1,0 +1,113 @@
+//! What each command does: reads the configuration, starts a runtime, calls the library.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::cli::{ConfigurationArgs, EXIT_FAILURE, EXIT_USAGE, SchemaArgs};
+use crate::config::{Flag, Loaded, Sources};
+use crate::http::LogFilter;
+use crate::telemetry::{self, FilterHandle};
+use crate::supervisor;
+
+/// How long the last traces may take to be delivered.
+const TRACES_LIMIT: Duration = Duration::from_secs(2);
+
+/// A failed command: what to say and how to exit.
+#[derive(Debug)]
+pub struct Failure {
+    /// The error, with its causes.
+    pub error: anyhow::Error,
+    /// The exit code.
+    pub code: u8,
+}
+
+impl Failure {
+    fn usage(error: impl Into<anyhow::Error>) -> Self {
+        Self { error: error.into(), code: EXIT_USAGE }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self { error, code: EXIT_FAILURE }
+    }
+}
+
+impl LogFilter for FilterHandle {
+    fn get(&self) -> String {
+        Self::get(self)
+    }
+
+    fn set(&self, filter: &str) -> Result<(), String> {
+        Self::set(self, filter).map_err(|error| error.to_string())
+    }
+}
+
+/// `run`: collects until it is told to stop.
+///
+/// # Errors
+///
+/// An invalid configuration (2) or a failure at run time (1).
+pub fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
+    let settings = load(args.config.as_deref(), args.flags())?.settings;
+    let telemetry = telemetry::init(&settings.logging, &settings.traces).map_err(Failure::usage)?;
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(supervisor::run(settings, identity(), Arc::new(telemetry.filter())));
+    // A name being resolved or a file being read by a blocking thread must not keep a stopped process.
+    runtime.shutdown_background();
+    if let Err(error) = telemetry.shutdown(TRACES_LIMIT) {
+        eprintln!("retsu-collector: {error}");
+    }
+    outcome.map_err(|error| {
+        let code = if error.is_configuration() { EXIT_USAGE } else { EXIT_FAILURE };
+        Failure { error: error.into(), code }
+    })
+}
+
+/// `check`: prints the effective configuration.
+///
+/// # Errors
+///
+/// An invalid configuration (2).
+pub fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
+    let Loaded { settings, report } = load(args.config.as_deref(), args.flags())?;
+    settings.database.connect_options().map_err(Failure::usage)?;
+    print!("{report}");
+    Ok(())
+}
+
+/// `version`: prints version and commit.
+///
+/// # Errors
+///
+/// None.
+pub fn version() -> Result<(), Failure> {
+    println!("retsu-collector {} ({})", env!("CARGO_PKG_VERSION"), option_env!("RETSU_COMMIT").unwrap_or("unknown"));
+    Ok(())
+}
+
+fn load(file: Option<&std::path::Path>, flags: Vec<Flag>) -> Result<Loaded, Failure> {
+    Sources::read(file, flags).and_then(|sources| crate::config::load(&sources)).map_err(Failure::usage)
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    // The collector waits nearly all of its time: two workers let a scrape be answered while a snapshot is
+    // rendered, and more would only cost memory.
+    Ok(Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(8)
+        .enable_all()
+        .build()
+        .context("starting the asynchronous runtime failed")?)
+}
+
+/// The name of this replica: that of its Pod, or host and process elsewhere.
+fn identity() -> String {
+    std::env::var("POD_NAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        format!("{host}/{}", std::process::id())
+    })
+}

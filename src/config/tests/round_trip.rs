@@ -1,0 +1,57 @@
+use proptest::prelude::*;
+
+use super::super::keys::{KEYS, Key, variable};
+use super::super::kind::Kind;
+use super::*;
+
+/// A text that the key takes. Secrets are left out, since `check` does not print them.
+fn value(key: &'static Key) -> BoxedStrategy<String> {
+    match key.kind {
+        Kind::Integer { min, max } => (min..=max).prop_map(|number| number.to_string()).boxed(),
+        Kind::Seconds { min, max } => {
+            ((min * 1e3) as u64..=(max * 1e3) as u64).prop_map(|millis| (millis as f64 / 1e3).to_string()).boxed()
+        }
+        Kind::Ratio => (0_u32..=1000).prop_map(|thousandths| (f64::from(thousandths) / 1e3).to_string()).boxed(),
+        Kind::Boolean => any::<bool>().prop_map(|value| value.to_string()).boxed(),
+        Kind::Choice(words) => prop::sample::select(words).prop_map(str::to_owned).boxed(),
+        Kind::Text => "[^\\p{Cc},]{1,20}".boxed(),
+        Kind::Path => "/[^\\p{Cc}]{1,20}".boxed(),
+        Kind::Address => any::<std::net::IpAddr>().prop_map(|address| address.to_string()).boxed(),
+        Kind::Filter => "(info|debug)(,[a-z]{8}=(warn|trace)){0,3}".boxed(),
+        Kind::Endpoint => "http://[a-z]{1,9}(:[1-9][0-9]{0,3})?(/[a-z]{1,5})?".boxed(),
+        Kind::LockKey => any::<(i32, i32)>().prop_map(|(class, object)| format!("{class},{object}")).boxed(),
+        Kind::Secret | Kind::ConnectionUrl => Just(String::new()).boxed(),
+    }
+}
+
+/// Some keys with values that hold together.
+fn values() -> impl Strategy<Value = Vec<(&'static Key, String)>> {
+    let keys: Vec<_> = KEYS
+        .iter()
+        .filter(|key| !key.kind.is_secret() && !key.path.starts_with("database.ssl"))
+        .filter(|key| key.path != "database.url_file" && !(key.path.ends_with("enabled") && !cfg!(feature = "otlp")))
+        .map(|key| prop::option::of(value(key)).prop_map(move |value| Some((key, value?))))
+        .collect();
+    keys.prop_map(|values| values.into_iter().flatten().collect())
+}
+
+/// The effective configuration without the comments that say where it came from.
+fn effective(sources: &Sources) -> String {
+    let report = load(sources).unwrap_or_else(|error| panic!("{error}")).report.to_string();
+    report.lines().map(|line| line.rsplit_once(" # ").map_or(line, |(line, _)| line)).collect::<Vec<_>>().join("\n")
+}
+
+proptest! {
+    /// The environment, the flags and the file that `check` printed say the same.
+    #[test]
+    fn what_check_prints_is_a_configuration_with_the_same_effect(values in values()) {
+        let variables = values.iter().map(|(key, value)| (variable(key.path).into(), value.into())).collect();
+        let environment = with_database(Sources { environment: variables, ..Sources::default() });
+        let flags = values.iter().map(|(key, value)| flag(key.path, value)).collect();
+        let flags = with_database(Sources { flags, ..Sources::default() });
+        let printed = load(&environment).unwrap_or_else(|error| panic!("{error}")).report.to_string();
+        let wanted = effective(&environment);
+        prop_assert_eq!(&effective(&flags), &wanted);
+        prop_assert_eq!(&effective(&file(&printed)), &wanted);
+    }
+}

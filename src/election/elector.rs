@@ -1,0 +1,214 @@
+//! Drives the election: asks for the lock, leads while it has it, and leaves through one function.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::session::{Attempt, AttemptError, LockSession};
+use super::state::{AfterFailure, State, after_failure};
+use super::{Liveness, Status};
+use crate::clock::BootInstant;
+use crate::collection::{CollectError, Collector};
+use crate::config::CollectorSettings;
+use crate::database::Database;
+use crate::exposition::{AttemptOutcome, Metrics, Publication, Rendered};
+
+/// The message that announces a new leader, as Retsu writes it.
+pub const ACQUIRED: &str = "queue state metrics collector leadership acquired";
+
+/// How far a loop may fall behind its own limits before it counts as hung.
+const LIVENESS_SLACK: Duration = Duration::from_secs(30);
+
+/// What ended a term, or kept one from beginning.
+#[derive(Debug, thiserror::Error)]
+pub enum ElectionError {
+    /// The lock could not be tried.
+    #[error("attempt at leadership failed: {0}")]
+    Attempt(#[from] AttemptError),
+    /// The leader could not refresh.
+    #[error("refresh of queue state failed: {0}")]
+    Refresh(#[from] CollectError),
+}
+
+/// Competes for the lock and, while it holds it, refreshes and publishes queue state on its session.
+#[derive(Debug)]
+pub struct Elector {
+    /// Where sessions come from.
+    pub database: Database,
+    /// Reads queue state.
+    pub collector: Collector,
+    /// Intervals, limits and the lock key.
+    pub settings: CollectorSettings,
+    /// Where the state gauges go.
+    pub publication: Arc<Publication>,
+    /// Where events are counted.
+    pub metrics: Arc<Metrics>,
+    /// Who is told of a change of role.
+    pub status: watch::Sender<Status>,
+    /// Where the loop shows that it ticks.
+    pub liveness: Arc<Liveness>,
+}
+
+impl Elector {
+    /// The silence that is normal for a loop with these settings.
+    #[must_use]
+    pub fn allowance(settings: &CollectorSettings, acquire_timeout: Duration) -> Duration {
+        settings.collection_interval.max(settings.leadership_retry_interval)
+            + acquire_timeout
+            + 2 * settings.refresh_timeout
+            + LIVENESS_SLACK
+    }
+
+    /// Runs until `stop` is cancelled. By then the gauges are withdrawn and the lock is free.
+    ///
+    /// # Errors
+    ///
+    /// With `on_refresh_failure: exit`, the first failed attempt or refresh; with `step_down`, never.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
+        let allowance = Self::allowance(&self.settings, self.database.pool().options().get_acquire_timeout());
+        let mut state = State::starting();
+        let mut failures = 0;
+        loop {
+            self.liveness.tick(allowance);
+            state.attempt();
+            let attempt = LockSession::attempt(&self.database, self.settings.lock_key, self.settings.refresh_timeout);
+            let Some(attempt) = stop.run_until_cancelled(attempt).await else { return Ok(()) };
+            let outcome = match attempt {
+                Ok(Attempt::Granted(session)) => {
+                    self.metrics.attempt(AttemptOutcome::Acquired);
+                    self.lead(session, &mut state, &mut failures, &stop, allowance).await
+                }
+                Ok(Attempt::Held) => {
+                    self.metrics.attempt(AttemptOutcome::Held);
+                    state.rejected();
+                    // Somebody leads: what became of our own last collection no longer matters.
+                    self.publication.withdraw();
+                    failures = 0;
+                    Ok(())
+                }
+                Err(error) => {
+                    self.metrics.attempt(AttemptOutcome::Failed);
+                    state.rejected();
+                    Err(error.into())
+                }
+            };
+            if stop.is_cancelled() {
+                return Ok(());
+            }
+            let pause = match outcome {
+                Ok(()) => self.settings.leadership_retry_interval,
+                Err(error) => {
+                    failures += 1;
+                    self.retry_after(error, failures)?
+                }
+            };
+            stop.run_until_cancelled(sleep(pause)).await;
+            if stop.is_cancelled() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Leads with `session` until `stop` is cancelled or a refresh fails.
+    async fn lead(
+        &self,
+        mut session: LockSession,
+        state: &mut State,
+        failures: &mut u32,
+        stop: &CancellationToken,
+        allowance: Duration,
+    ) -> Result<(), ElectionError> {
+        let term = session.term();
+        state.granted(term);
+        tracing::info!(%term, "{ACQUIRED}");
+        // A new term refreshes at once, whatever the cadence of an earlier one was.
+        let mut ticks = interval(self.settings.collection_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let outcome = loop {
+            let refreshed = stop.run_until_cancelled(async {
+                ticks.tick().await;
+                self.liveness.tick(allowance);
+                self.refresh(&mut session).await
+            });
+            match refreshed.await {
+                None => break Ok(()),
+                Some(Err(error)) => break Err(error),
+                Some(Ok(())) => *failures = 0,
+            }
+            if state.refreshed() {
+                self.announce(*state);
+            }
+        };
+        self.leave(session, state, outcome.as_ref().err()).await;
+        outcome
+    }
+
+    async fn refresh(&self, session: &mut LockSession) -> Result<(), ElectionError> {
+        let sent_at = BootInstant::now();
+        let snapshot = match self.collector.refresh(session).await {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                self.metrics.refresh_failed(error.kind(), BootInstant::now().saturating_since(sent_at));
+                return Err(error.into());
+            }
+        };
+        if snapshot.duration > self.settings.collection_interval {
+            self.metrics.refresh_overrun();
+            tracing::warn!(
+                duration = ?snapshot.duration,
+                interval = ?self.settings.collection_interval,
+                "the refresh took longer than its interval, ticks are skipped"
+            );
+        }
+        self.metrics.refresh_succeeded(&snapshot);
+        // The next refresh has ended, one way or the other, by then.
+        let fence = snapshot.sent_at + self.settings.collection_interval + self.settings.refresh_timeout;
+        self.publication.publish(Rendered::new(&snapshot, self.settings.collection_interval), fence);
+        Ok(())
+    }
+
+    /// The one way out of a term: withdraw first, then free the lock.
+    async fn leave(&self, session: LockSession, state: &mut State, failure: Option<&ElectionError>) {
+        if failure.is_some() {
+            self.publication.withdraw_failed();
+        } else {
+            self.publication.withdraw();
+        }
+        let term = session.term();
+        let led = state.role();
+        state.withdrawn();
+        if led != state.role() {
+            self.announce(*state);
+        }
+        session.release().await;
+        state.released();
+        match failure {
+            None => tracing::info!(%term, reason = "stopping", "queue state metrics collector leadership released"),
+            Some(error) => {
+                tracing::warn!(%term, reason = %error, "queue state metrics collector leadership lost");
+            }
+        }
+    }
+
+    fn announce(&self, state: State) {
+        let status = Status { role: state.role(), term: state.term(), since: SystemTime::now() };
+        self.metrics.role(&status);
+        self.status.send_replace(status);
+    }
+
+    fn retry_after(&self, error: ElectionError, failures: u32) -> Result<Duration, ElectionError> {
+        let retry = self.settings.leadership_retry_interval;
+        match after_failure(self.settings.on_refresh_failure, failures, retry, rand::random()) {
+            AfterFailure::Exit => Err(error),
+            AfterFailure::Retry(pause) => {
+                if failures == 1 {
+                    tracing::warn!(%error, "stepping down to standby, trying again until it works");
+                }
+                Ok(pause)
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! One answer of `/metrics`.
+
+use bytes::Bytes;
+
+use super::negotiate::Answer;
+use super::{Metrics, Publication, View, gzip, state};
+use crate::clock::BootInstant;
+
+/// The pieces of one answer, to be written one after another.
+#[derive(Clone, Debug)]
+pub struct Scrape {
+    /// Queue families (empty when none are published), what depends on the instant, own metrics.
+    pub parts: [Bytes; 3],
+}
+
+impl Scrape {
+    /// Bytes of the whole answer.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(Bytes::len).sum()
+    }
+
+    /// Whether the answer has no byte at all, which does not happen: the build is always named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Assembles an answer. The publication is read exactly once, after everything that takes time, so that
+/// all queue families come from one refresh and the fence is checked right before the bytes are written.
+#[must_use]
+pub fn scrape(metrics: &Metrics, publication: &Publication, answer: Answer) -> Scrape {
+    let encoded = |text: String| if answer.gzip { gzip::member(text.as_bytes()) } else { Bytes::from(text) };
+    let own = encoded(metrics.own(answer.format));
+
+    let now = BootInstant::now();
+    let view = publication.view(now);
+    let queues = match &view {
+        View::Published(rendered) if answer.gzip => rendered.gzip(),
+        View::Published(rendered) => rendered.body(),
+        View::Absent | View::Failed => Bytes::new(),
+    };
+    // Gathered after the view: whoever publishes a refresh has counted it before.
+    let tail = state::render(&view, now, metrics.interval(), &metrics.collection(), answer.format);
+    Scrape { parts: [queues, encoded(tail), own] }
+}

@@ -1,0 +1,157 @@
+//! One connection: a stream that keeps its slot's pulse, driven by hyper.
+
+use std::convert::Infallible;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use warp::filters::BoxedFilter;
+use warp::http::header::{ALLOW, CONNECTION};
+use warp::http::{HeaderValue, Request, StatusCode};
+use warp::reply::Response;
+
+use super::Limits;
+use super::routes::Route;
+use super::slots::{Phase, Pulse};
+use crate::exposition::Metrics;
+
+/// The address of the client, an extension of every request.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// What every connection shares.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) routes: BoxedFilter<(Response,)>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) header_bytes: usize,
+}
+
+/// Serves `stream` until its client leaves, an error, or the answer that is being written at `shutdown`.
+pub(super) async fn drive(
+    stream: TcpStream,
+    peer: Peer,
+    shared: Shared,
+    pulse: Arc<Pulse>,
+    shutdown: CancellationToken,
+) {
+    let io = TokioIo::new(Paced { stream, pulse: Arc::clone(&pulse) });
+    let header_bytes = shared.header_bytes;
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        pulse.enter(Phase::Handler);
+        request.extensions_mut().insert(peer);
+        let (shared, pulse) = (shared.clone(), Arc::clone(&pulse));
+        async move {
+            let response = answer(request, &shared).await;
+            pulse.enter(Phase::Write);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        // The slots have the one clock for slow heads, idle connections and stalled answers.
+        .header_read_timeout(None)
+        .max_header_size(header_bytes)
+        .max_buf_size(header_bytes.max(Limits::MIN_BUFFER))
+        .serve_connection(io, service);
+    let mut connection = pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(peer = %peer.0, %error, "connection ended early");
+    }
+}
+
+/// Routes one request and counts it. Only the log filter takes a body; any other one is refused unread.
+async fn answer(request: Request<Incoming>, shared: &Shared) -> Response {
+    let started = Instant::now();
+    let route = Route::of(request.uri().path());
+    let mut response = if route.takes_body(request.method()) || request.body().is_end_stream() {
+        let Ok(response) = TowerToHyperService::new(warp::service(shared.routes.clone())).call(request).await;
+        response
+    } else {
+        let mut response = warp::reply::Reply::into_response("this route takes no body\n");
+        *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response
+    };
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static(route.methods()));
+    }
+    shared.metrics.http_request(route.label(), response.status().as_str(), started.elapsed());
+    response
+}
+
+/// A stream that says what it is waiting for.
+struct Paced {
+    stream: TcpStream,
+    pulse: Arc<Pulse>,
+}
+
+impl AsyncRead for Paced {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if buf.filled().len() > before && self.pulse.phase() == Phase::Idle {
+            self.pulse.enter(Phase::Head);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Paced {
+    /// An answer in several pieces may be flushed between two of them.
+    fn writes(&self) {
+        if self.pulse.phase() == Phase::Idle {
+            self.pulse.enter(Phase::Write);
+        }
+    }
+}
+
+impl AsyncWrite for Paced {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.writes();
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.writes();
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    // Hyper flushes the stream only when the kernel has taken every byte it was given.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        if self.pulse.phase() == Phase::Write {
+            self.pulse.enter(Phase::Idle);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

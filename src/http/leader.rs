@@ -1,0 +1,107 @@
+//! The answer of `/leader`.
+
+use std::time::{Duration, SystemTime};
+
+use humantime::format_rfc3339_millis;
+use serde::Serialize;
+
+use crate::clock::BootInstant;
+use crate::election::{Role, Status, Term};
+
+/// What `/leader` says.
+#[derive(Debug, Serialize)]
+pub(super) struct LeaderAnswer<'a> {
+    role: Role,
+    term: Option<Term>,
+    since: Option<String>,
+    fence: Option<Fence>,
+    identity: &'a str,
+}
+
+/// The instant after which this process exports nothing unless it proves its lease again.
+#[derive(Debug, Serialize)]
+struct Fence {
+    /// Seconds from the answer to the fence.
+    seconds: f64,
+    /// The fence by this machine's wall clock.
+    time: String,
+}
+
+impl<'a> LeaderAnswer<'a> {
+    /// `fence` is that of the published view, or `None` when nothing is published.
+    pub(super) fn new(
+        status: &Status,
+        fence: Option<BootInstant>,
+        identity: &'a str,
+        now: BootInstant,
+        wall: SystemTime,
+    ) -> Self {
+        Self {
+            role: status.role,
+            term: status.term,
+            since: rfc3339(status.since),
+            fence: fence.and_then(|fence| Fence::after(fence.saturating_since(now), wall)),
+            identity,
+        }
+    }
+}
+
+impl Fence {
+    /// `None` when the fence is beyond what a date can say: then there is none to speak of.
+    fn after(left: Duration, wall: SystemTime) -> Option<Self> {
+        let time = rfc3339(wall.checked_add(left)?)?;
+        Some(Self { seconds: left.as_secs_f64(), time })
+    }
+}
+
+/// `time` in UTC to the millisecond; `None` outside the years 1970 to 9999.
+fn rfc3339(time: SystemTime) -> Option<String> {
+    const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    (since < YEAR_10000).then(|| format_rfc3339_millis(time).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn json(status: &Status, fence: Option<BootInstant>) -> String {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
+        let now = BootInstant::BOOT + Duration::from_secs(100);
+        serde_json::to_string(&LeaderAnswer::new(status, fence, "collector-0", now, wall)).unwrap()
+    }
+
+    #[test]
+    fn a_leader_names_its_term_and_fence() {
+        let status = Status {
+            role: Role::Leader,
+            term: Some(Term { timeline: 2, number: 731 }),
+            since: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        };
+        let fence = BootInstant::BOOT + Duration::from_millis(102_500);
+        assert_eq!(
+            json(&status, Some(fence)),
+            r#"{"role":"leader","term":{"timeline":2,"number":731},"since":"2023-11-14T22:13:20.000Z","fence":{"seconds":2.5,"time":"2023-11-14T22:13:22.750Z"},"identity":"collector-0"}"#
+        );
+    }
+
+    #[test]
+    fn a_standby_has_neither() {
+        let status = Status { role: Role::Standby, term: None, since: SystemTime::UNIX_EPOCH };
+        assert_eq!(
+            json(&status, None),
+            r#"{"role":"standby","term":null,"since":"1970-01-01T00:00:00.000Z","fence":null,"identity":"collector-0"}"#
+        );
+    }
+
+    #[test]
+    fn times_that_no_date_can_say_are_left_out() {
+        let before_epoch = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+        let status = Status { role: Role::Leader, term: None, since: before_epoch };
+        let answer = json(&status, Some(BootInstant::from_nanos(u64::MAX)));
+        assert!(answer.contains(r#""since":null"#), "{answer}");
+        assert_eq!(rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_800)), None);
+    }
+}
