@@ -55,6 +55,10 @@ pub enum Command {
     #[cfg(feature = "demo")]
     #[command(hide = true)]
     DemoServer(DemoServerArgs),
+    /// Run one of the demo's collectors
+    #[cfg(feature = "demo")]
+    #[command(hide = true)]
+    DemoCollector(DemoCollectorArgs),
     /// Print tables, triggers and indexes compatible with Retsu's, or create and fill them
     Schema(SchemaArgs),
     /// Print the version
@@ -253,6 +257,15 @@ pub struct DemoServerArgs {
     /// Settings of the server; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub configuration: Vec<(String, String)>,
+}
+
+/// The flags of the hidden command that runs a collector which ends with the demo.
+#[cfg(feature = "demo")]
+#[derive(Args, Clone, Copy, Debug)]
+pub struct DemoCollectorArgs {
+    /// Process id of the demo
+    #[arg(long)]
+    pub parent: u32,
 }
 
 /// Two different TCP ports, written `24350,24351`.

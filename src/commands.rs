@@ -79,6 +79,51 @@ pub fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// `demo`: shows a failover.
+///
+/// # Errors
+///
+/// A part of the demo failed, or two collectors exported at once (1).
+#[cfg(feature = "demo")]
+pub fn demo(args: crate::cli::DemoArgs) -> Result<(), Failure> {
+    let options = crate::demo::DemoOptions {
+        database_url: args.database_url,
+        postgresql_version: args.postgresql_version,
+        ports: (args.ports.0, args.ports.1),
+        kill_after: args.kill_after,
+        duration: args.duration,
+        queues: args.queues,
+    };
+    Ok(runtime()?.block_on(crate::demo::run(options)).map_err(anyhow::Error::from)?)
+}
+
+/// `demo-server`: serves the demo's PostgreSQL until its standard input ends.
+///
+/// # Errors
+///
+/// The server could not be set up, or something of it is left behind (1).
+#[cfg(feature = "demo")]
+pub fn demo_server(args: crate::cli::DemoServerArgs) -> Result<(), Failure> {
+    let options = crate::demo::server::ServerOptions {
+        postgresql_version: args.postgresql_version,
+        install_dir: args.install_dir,
+        data_dir: args.data_dir,
+        port: args.port,
+        configuration: args.configuration,
+    };
+    Ok(runtime()?.block_on(crate::demo::server::serve(options)).map_err(anyhow::Error::from)?)
+}
+
+/// `demo-collector`: becomes a collector that ends with the demo.
+///
+/// # Errors
+///
+/// It cannot (1).
+#[cfg(feature = "demo")]
+pub fn demo_collector(args: crate::cli::DemoCollectorArgs) -> Result<(), Failure> {
+    Err(anyhow::Error::from(crate::demo::become_collector(args.parent)).into())
+}
+
 /// `version`: prints version and commit.
 ///
 /// # Errors
