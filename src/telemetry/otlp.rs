@@ -35,6 +35,9 @@ where
     if !settings.enabled {
         return Ok(None);
     }
+    // The client's TLS is compiled in when another dependency asks for it, and then it panics without a
+    // provider, even for plain HTTP. One that is installed already serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let exporter = SpanExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)
