@@ -138,7 +138,8 @@ impl DatabaseArgs {
     #[must_use]
     pub fn flags(&self) -> Vec<Flag> {
         let url = self.database_url.as_ref().map(|url| key_flag("--database-url", "database.url", url.expose_secret()));
-        let file = self.database_url_file.as_ref().map(|file| key_flag("--database-url-file", "database.url_file", file));
+        let file =
+            self.database_url_file.as_ref().map(|file| key_flag("--database-url-file", "database.url_file", file));
         url.into_iter().chain(file).collect()
     }
 }
@@ -346,7 +347,8 @@ pub fn parse_from(arguments: &[std::ffi::OsString]) -> Result<Command, Answer> {
     let mut text = error.render().to_string();
     if usage {
         for argument in arguments.iter().skip(1).map(|argument| argument.to_string_lossy()) {
-            let value = argument.strip_prefix('-').and_then(|flag| flag.split_once('=')).map_or(&*argument, |(_, value)| value);
+            let value =
+                argument.strip_prefix('-').and_then(|flag| flag.split_once('=')).map_or(&*argument, |(_, value)| value);
             if value.contains("://") || value.contains('@') || value.contains("password") {
                 text = text.replace(value, "[redacted]");
             }
