@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::time::Duration;
+
 use clap::CommandFactory;
 
 use super::*;

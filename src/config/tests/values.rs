@@ -172,7 +172,9 @@ fn a_number_is_refused_where_text_is_expected() {
 
 #[test]
 fn null_leaves_a_key_unset() {
-    for yaml in ["logging:", "logging: {}", "logging: {filter: }", "worker: {management: {port: null, bind_address: ~}}"] {
+    for yaml in
+        ["logging:", "logging: {}", "logging: {filter: }", "worker: {management: {port: null, bind_address: ~}}"]
+    {
         let settings = load(&with_database(file(yaml))).unwrap().settings;
         assert_eq!((settings.logging.filter.as_str(), settings.management.port), ("info", 24247), "{yaml}");
     }
