@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::config::{Assignment, Flag};
+use crate::schema::Load;
 
 #[cfg(feature = "demo")]
 mod demo;
@@ -183,6 +184,7 @@ impl SchemaArgs {
             queues: self.queues.unwrap_or(queues),
             messages: self.messages.unwrap_or(messages),
             seed: self.seed,
+            ..Load::default()
         })
     }
 }
@@ -205,17 +207,6 @@ impl LoadSize {
             Self::Large => (10_000, 1_100_000),
         }
     }
-}
-
-/// The data that `schema --load` makes.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Load {
-    /// Number of queues, at least 1.
-    pub queues: u32,
-    /// Number of messages in all queues together.
-    pub messages: u64,
-    /// Seed of the random numbers.
-    pub seed: u64,
 }
 
 /// Parses the command line of the process. Ends the process with code 2 after a usage error, and with
