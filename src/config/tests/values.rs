@@ -208,6 +208,12 @@ fn a_file_that_is_no_configuration_is_refused() {
 }
 
 #[test]
+fn the_parser_s_own_message_is_not_repeated() {
+    let text = problem(&with_database(file("99999999999999999999999")));
+    assert!(text.contains("must be YAML") && !text.contains("9999"), "{text}");
+}
+
+#[test]
 fn a_key_that_is_given_twice_is_refused() {
     let text = problem(&with_database(file("logging:\n  filter: info\n  filter: warn\n")));
     assert!(text.contains("must not give a key twice: `filter` in `logging` at line"), "{text}");
