@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::anyhow;
 use indicatif::ProgressBar;
 use sqlx::{Connection, PgConnection};
 use tokio::runtime::{Builder, Runtime};
@@ -96,7 +96,7 @@ pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
     let settings = load(None, args.database.flags())?.settings;
     let options = settings.database.connect_options().map_err(Failure::usage)?;
     Ok(runtime()?.block_on(async {
-        let mut session = PgConnection::connect_with(&options).await.context("connecting to the database failed")?;
+        let mut session = PgConnection::connect_with(&options).await.map_err(|error| anyhow!("connecting to the database failed: {error}"))?;
         if args.apply {
             match schema::apply(&mut session).await? {
                 Applied::Created => println!("schema created"),
@@ -113,7 +113,7 @@ pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
             bar.finish_and_clear();
             println!("loaded {} queues and {} messages", size.queues, size.messages);
         }
-        session.close().await.context("closing the session failed")
+        session.close().await.map_err(|error| anyhow!("closing the session failed: {error}"))
     })?)
 }
 
@@ -184,7 +184,7 @@ fn runtime() -> Result<Runtime, Failure> {
         .max_blocking_threads(8)
         .enable_all()
         .build()
-        .context("starting the asynchronous runtime failed")?)
+        .map_err(|error| anyhow!("starting the asynchronous runtime failed: {error}"))?)
 }
 
 /// The name of this replica: that of its Pod, or host and process elsewhere.

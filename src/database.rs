@@ -1,6 +1,7 @@
 //! The pool, and the credentials that may change under it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use futures_util::FutureExt;
@@ -18,9 +19,15 @@ pub enum DatabaseError {
     /// The connection parameters are unusable.
     #[error(transparent)]
     Options(#[from] ConnectOptionsError),
-    /// No connection could be had from the pool.
+    /// A connection could not be made.
     #[error("connecting to the database failed: {0}")]
     Connect(sqlx::Error),
+    /// The pool has refused connections tried again until its limit, or has none to lend.
+    #[error(
+        "no connection to the database within database.acquire_timeout_seconds ({0:?}): \
+         it refuses connections, or all of database.max_connections are in use"
+    )]
+    NoConnection(Duration),
 }
 
 /// The pool that every session comes from. Cloning shares it.
@@ -52,7 +59,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// [`DatabaseError::Connect`] when none is to be had within `database.acquire_timeout_seconds`.
+    /// [`DatabaseError::Connect`] or [`DatabaseError::NoConnection`].
     pub async fn acquire(&self) -> Result<PoolConnection<Postgres>, DatabaseError> {
         match self.settings.connect_options() {
             Ok(options) => {
@@ -66,7 +73,10 @@ impl Database {
                 }
             }
         }
-        self.pool.acquire().await.map_err(DatabaseError::Connect)
+        self.pool.acquire().await.map_err(|error| match error {
+            sqlx::Error::PoolTimedOut => DatabaseError::NoConnection(self.settings.acquire_timeout),
+            error => DatabaseError::Connect(error),
+        })
     }
 
     /// The pool itself, for its size.

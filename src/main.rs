@@ -21,7 +21,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::from(cli::EXIT_STOPPED),
         Err(failure) => {
-            eprintln!("retsu-collector: {:#}", failure.error);
+            // An error of the library tells its causes itself.
+            eprintln!("retsu-collector: {}", failure.error);
             ExitCode::from(failure.code)
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::PgPool;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -91,11 +92,12 @@ type Ended = (&'static str, Result<(), RunError>);
 
 /// The running tasks and what stops each of them.
 struct Tasks {
-    vital: JoinSet<Ended>,
-    elector: CancellationToken,
-    http: CancellationToken,
+    election: JoinSet<Ended>,
+    stop_election: CancellationToken,
+    endpoint: JoinSet<Ended>,
+    stop_endpoint: CancellationToken,
     publication: Arc<Publication>,
-    database: Database,
+    pool: PgPool,
 }
 
 /// Runs the collector until a signal stops it or a vital task ends.
@@ -105,25 +107,29 @@ struct Tasks {
 /// Any [`RunError`]; each means a non-zero exit code.
 pub async fn run(settings: Settings, identity: String, log_filter: Arc<dyn LogFilter>) -> Result<(), RunError> {
     let mut signals = Signals::install()?;
-    let mut tasks = start(&settings, identity, log_filter)?;
+    let tasks = start(&settings, identity, log_filter)?;
+    supervise(tasks, &mut signals, settings.shutdown_timeout).await
+}
+
+async fn supervise(mut tasks: Tasks, signals: &mut Signals, limit: Duration) -> Result<(), RunError> {
     let cause = tokio::select! {
         name = signals.next() => {
             tracing::info!(signal = name, "stopping");
             Ok(())
         }
-        ended = tasks.vital.join_next() => Err(premature(ended)),
+        Some(ended) = tasks.election.join_next() => Err(premature(ended)),
+        Some(ended) = tasks.endpoint.join_next() => Err(premature(ended)),
     };
     if let Err(error) = &cause {
         tracing::error!(%error, "stopping");
     }
     let stopped = tokio::select! {
-        stopped = timeout(settings.shutdown_timeout, shut_down(&mut tasks)) => {
-            stopped.unwrap_or(Err(RunError::ShutdownTimeout(settings.shutdown_timeout)))
-        }
+        stopped = timeout(limit, shut_down(&mut tasks)) => stopped.unwrap_or(Err(RunError::ShutdownTimeout(limit))),
         _ = signals.next() => Err(RunError::Aborted),
     };
     // No task outlives this function, whatever cut the shutdown short.
-    tasks.vital.shutdown().await;
+    tasks.election.shutdown().await;
+    tasks.endpoint.shutdown().await;
     cause.and(stopped)
 }
 
@@ -162,30 +168,31 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         log_filter,
     });
     let mut tasks = Tasks {
-        vital: JoinSet::new(),
-        elector: CancellationToken::new(),
-        http: CancellationToken::new(),
+        election: JoinSet::new(),
+        stop_election: CancellationToken::new(),
+        endpoint: JoinSet::new(),
+        stop_endpoint: CancellationToken::new(),
         publication,
-        database,
+        pool: database.pool().clone(),
     };
-    let (stop, counted) = (tasks.http.clone(), Arc::clone(&metrics));
-    let served = http::serve(listener, routes, counted, Limits::default(), stop);
-    tasks.vital.spawn(async { ("http", served.await.map_err(Into::into)) });
-    let stop = tasks.http.clone();
-    tasks.vital.spawn(async move {
+    let stop = tasks.stop_endpoint.clone();
+    let served = http::serve(listener, routes, Arc::clone(&metrics), Limits::default(), stop);
+    tasks.endpoint.spawn(async { ("http", served.await.map_err(Into::into)) });
+    let stop = tasks.stop_endpoint.clone();
+    tasks.endpoint.spawn(async move {
         ("process metrics", metrics.sample_process(PROCESS_SAMPLE_INTERVAL, stop).await.map_err(Into::into))
     });
-    let stop = tasks.elector.clone();
-    tasks.vital.spawn(async move { ("election", elector.run(stop).await.map_err(Into::into)) });
+    let stop = tasks.stop_election.clone();
+    tasks.election.spawn(async move { ("election", elector.run(stop).await.map_err(Into::into)) });
     Ok(tasks)
 }
 
-fn premature(ended: Option<Result<Ended, JoinError>>) -> RunError {
+/// What it means that a vital task ended although nothing had asked it to.
+fn premature(ended: Result<Ended, JoinError>) -> RunError {
     match ended {
-        Some(Ok((name, Ok(())))) => RunError::Ended(name),
-        Some(Ok((_, Err(error)))) => error,
-        Some(Err(error)) => RunError::Panicked(error),
-        None => RunError::Ended("all"),
+        Ok((name, Ok(()))) => RunError::Ended(name),
+        Ok((_, Err(error))) => error,
+        Err(error) => RunError::Panicked(error),
     }
 }
 
@@ -193,17 +200,109 @@ fn premature(ended: Option<Result<Ended, JoinError>>) -> RunError {
 async fn shut_down(tasks: &mut Tasks) -> Result<(), RunError> {
     // A task that panicked has not withdrawn its gauges itself.
     tasks.publication.withdraw();
-    tasks.elector.cancel();
+    tasks.stop_election.cancel();
+    let election = join_all(&mut tasks.election).await;
+    tasks.stop_endpoint.cancel();
+    let endpoint = join_all(&mut tasks.endpoint).await;
+    // The session of a cancelled attempt is closed by the pool in the background.
+    _ = timeout(POOL_CLOSE_LIMIT, tasks.pool.close()).await;
+    election.and(endpoint)
+}
+
+async fn join_all(tasks: &mut JoinSet<Ended>) -> Result<(), RunError> {
     let mut outcome = Ok(());
-    while let Some(ended) = tasks.vital.join_next().await {
-        let (name, result) = ended.map_err(RunError::Panicked)?;
-        tracing::debug!(task = name, "ended");
-        outcome = outcome.and(result);
-        if name == "election" {
-            tasks.http.cancel();
+    while let Some(ended) = tasks.join_next().await {
+        outcome = outcome.and(ended.map_err(RunError::Panicked).and_then(|(_, result)| result));
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use std::future::pending;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::clock::BootInstant;
+    use crate::collection::Snapshot;
+    use crate::exposition::{Rendered, View};
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    /// Published gauges and no tasks yet.
+    fn tasks() -> Tasks {
+        let snapshot = Snapshot {
+            queues: Vec::new(),
+            queues_found: 0,
+            database_time: SystemTime::UNIX_EPOCH,
+            sent_at: BootInstant::now(),
+            duration: Duration::ZERO,
+        };
+        let publication = Arc::new(Publication::default());
+        publication.publish(Rendered::new(&snapshot, LIMIT), BootInstant::now() + Duration::from_secs(3600));
+        Tasks {
+            election: JoinSet::new(),
+            stop_election: CancellationToken::new(),
+            endpoint: JoinSet::new(),
+            stop_endpoint: CancellationToken::new(),
+            publication,
+            pool: PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap(),
         }
     }
-    // The lock session of a cancelled attempt is closed by the pool in the background.
-    _ = timeout(POOL_CLOSE_LIMIT, tasks.database.pool().close()).await;
-    outcome
+
+    fn until(stop: &CancellationToken, name: &'static str) -> impl Future<Output = Ended> + use<> {
+        let stop = stop.clone();
+        async move {
+            stop.cancelled().await;
+            (name, Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_vital_task_that_panics_withdraws_the_gauges_and_ends_the_process() {
+        let mut tasks = tasks();
+        let publication = Arc::clone(&tasks.publication);
+        tasks.election.spawn(async { panic!("a fault of this test") });
+        tasks.endpoint.spawn(until(&tasks.stop_endpoint, "http"));
+        let outcome = supervise(tasks, &mut Signals::install().unwrap(), LIMIT).await;
+        assert!(matches!(outcome, Err(RunError::Panicked(_))), "{outcome:?}");
+        assert!(matches!(publication.view(BootInstant::now()), View::Absent));
+    }
+
+    #[tokio::test]
+    async fn a_vital_task_that_just_ends_ends_the_process() {
+        let mut tasks = tasks();
+        tasks.election.spawn(until(&tasks.stop_election, "election"));
+        tasks.endpoint.spawn(async { ("process metrics", Ok(())) });
+        let outcome = supervise(tasks, &mut Signals::install().unwrap(), LIMIT).await;
+        assert!(matches!(outcome, Err(RunError::Ended("process metrics"))), "{outcome:?}");
+    }
+
+    #[tokio::test]
+    async fn the_endpoint_answers_until_the_gauges_are_withdrawn_and_the_lock_is_free() {
+        let mut tasks = tasks();
+        let (publication, stop) = (Arc::clone(&tasks.publication), tasks.stop_election.clone());
+        let endpoint = tasks.stop_endpoint.clone();
+        tasks.election.spawn(async move {
+            stop.cancelled().await;
+            let withdrawn = matches!(publication.view(BootInstant::now()), View::Absent);
+            tokio::task::yield_now().await;
+            assert!(withdrawn && !endpoint.is_cancelled());
+            ("election", Ok(()))
+        });
+        tasks.endpoint.spawn(until(&tasks.stop_endpoint, "http"));
+        shut_down(&mut tasks).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_that_hangs_is_cut_at_its_limit() {
+        let mut tasks = tasks();
+        tasks.election.spawn(async { ("election", Ok(())) });
+        tasks.endpoint.spawn(pending());
+        let limit = Duration::from_millis(50);
+        let outcome = supervise(tasks, &mut Signals::install().unwrap(), limit).await;
+        assert!(matches!(outcome, Err(RunError::Ended("election"))), "{outcome:?}");
+    }
 }

@@ -4,10 +4,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use sqlx::Connection;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::sentinel::Sentinel;
 use super::session::{Attempt, AttemptError, LockSession};
 use super::state::{AfterFailure, State, after_failure};
 use super::{Liveness, Status};
@@ -29,6 +31,9 @@ pub enum ElectionError {
     /// The lock could not be tried.
     #[error("attempt at leadership failed: {0}")]
     Attempt(#[from] AttemptError),
+    /// The lock session ended between two refreshes.
+    #[error("the lock session ended: {0}")]
+    Session(sqlx::Error),
     /// The leader could not refresh.
     #[error("refresh of queue state failed: {0}")]
     Refresh(#[from] CollectError),
@@ -145,14 +150,33 @@ impl Elector {
         // A new term refreshes at once, whatever the cadence of an earlier one was.
         let mut ticks = interval(self.settings.collection_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut sentinel = Sentinel::closed();
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = sentinel.ended() => {
+                    self.prove(session).await?;
+                    continue;
+                }
+            }
             self.liveness.tick(allowance);
             self.refresh(session).await?;
             *failures = 0;
             if state.refreshed() {
                 self.announce(*state);
             }
+            if !sentinel.is_open() {
+                sentinel = Sentinel::open(&self.database).await;
+            }
+        }
+    }
+
+    /// Proves that the lock session lives.
+    async fn prove(&self, session: &mut LockSession) -> Result<(), ElectionError> {
+        let limit = self.settings.refresh_timeout;
+        match timeout(limit, session.ping()).await {
+            Ok(answer) => answer.map_err(ElectionError::Session),
+            Err(_) => Err(ElectionError::Session(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))),
         }
     }
 

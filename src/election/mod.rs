@@ -1,6 +1,7 @@
 //! Who leads: the advisory lock, the session that holds it and the loop that keeps asking for it.
 
 mod elector;
+mod sentinel;
 mod session;
 mod state;
 mod status;

@@ -31,12 +31,12 @@ pub enum AttemptError {
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// A statement on the new session failed.
-    #[error("{what} failed: {source}")]
+    #[error("{what} failed: {error}")]
     Statement {
         /// What the statement was for.
         what: &'static str,
         /// The driver's error.
-        source: sqlx::Error,
+        error: sqlx::Error,
     },
     /// The statements took longer than the attempt may.
     #[error("the database did not answer the attempt at the advisory lock within {0:?}")]
@@ -113,7 +113,7 @@ impl LockSession {
             .bind(key.1)
             .fetch_one(&mut *session)
             .await
-            .map_err(|source| AttemptError::Statement { what: "trying the advisory lock", source })?;
+            .map_err(|error| AttemptError::Statement { what: "trying the advisory lock", error })?;
         match granted {
             Some(true) => {}
             Some(false) => {
@@ -162,7 +162,7 @@ impl DerefMut for LockSession {
 }
 
 async fn take_term(session: &mut PgConnection) -> Result<Term, AttemptError> {
-    let failed = |source| AttemptError::Statement { what: "taking a term", source };
+    let failed = |error| AttemptError::Statement { what: "taking a term", error };
     // A synchronous standby that is away must not keep a new leader waiting: a promotion starts a new
     // timeline, so the number need not survive one.
     sqlx::query("SET synchronous_commit TO local").execute(&mut *session).await.map_err(failed)?;

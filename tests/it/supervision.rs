@@ -5,11 +5,10 @@ use std::time::Duration;
 use retsu_collector::election::ACQUIRED;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Collector, Proxy, eventually, free_port, queue_database, throughout};
+use crate::support::{Collector, eventually, free_port, queue_database, throughout};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
-const TIMEOUT: &str = "worker.queue.state_metrics_collector.refresh_timeout_seconds";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_refresh_ends_the_process_and_its_endpoint_with_it() {
@@ -45,10 +44,11 @@ async fn stepping_down_keeps_the_process_and_says_that_collection_fails_until_it
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreachable_database_ends_the_process_under_exit_and_is_waited_for_under_step_down() {
     let nowhere = format!("postgres://nobody@127.0.0.1:{}/none", free_port());
-    let mut exits = Collector::start(&nowhere, |_| {});
+    let acquire = "database.acquire_timeout_seconds";
+    let mut exits = Collector::start(&nowhere, |config| _ = config.set(acquire, 1));
     assert_eq!(exits.wait_exit(LIMIT).await.code(), Some(1));
-    let mut stays = Collector::start(&nowhere, |config| _ = config.set(ON_FAILURE, "step_down"));
-    stays.wait_until_serving(LIMIT).await;
+    let mut stays = Collector::start(&nowhere, |config| _ = config.set(acquire, 1).set(ON_FAILURE, "step_down"));
+    stays.wait_for_log("stepping down", LIMIT).await;
     throughout(Duration::from_secs(3), "it is alive, not ready, and not the leader", async || {
         stays.get("/health/live").await.unwrap().0 == 200
             && stays.get("/health/ready").await.unwrap().0 == 503
@@ -78,13 +78,15 @@ async fn as_the_first_process_of_a_pid_namespace_it_stops_on_sigterm() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_aborts_a_shutdown_that_hangs() {
     let url = queue_database().await.url();
-    let (proxy, through) = Proxy::start(&url).await;
-    let mut collector = Collector::start(&through, |config| _ = config.set(TIMEOUT, 20));
+    let mut collector = Collector::start(&url, |_| {});
     eventually(LIMIT, "it exports", async || collector.exports().await).await;
     // An answer that nobody reads keeps the endpoint draining.
     let stalled = tokio::net::TcpStream::connect(collector.address()).await.unwrap();
     stalled.try_write(b"PUT /log/filter HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n").unwrap();
-    proxy.deafen();
+    eventually(LIMIT, "the stalled connection is served", async || {
+        collector.metrics().await.is_some_and(|metrics| metrics.contains("retsu_collector_http_connections 2"))
+    })
+    .await;
     collector.sigterm();
     collector.wait_for_log("stopping", LIMIT).await;
     assert!(collector.is_running());

@@ -35,12 +35,12 @@ impl Proxy {
         let server = (Ipv4Addr::LOCALHOST, url.port().unwrap());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (link, watched) = watch::channel(Link::Up);
+        let (link, mut watched) = watch::channel(Link::Up);
         let accepting = tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 // A refused connection is one that is closed at once.
-                if *watched.borrow() == Link::Up {
+                if *watched.borrow_and_update() == Link::Up {
                     tokio::spawn(pass(client, server.into(), watched.clone()));
                 }
             }
