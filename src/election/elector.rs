@@ -160,13 +160,15 @@ impl Elector {
                 }
             }
             self.liveness.tick(allowance);
+            // Before the refresh: that proves the lock session to be as young as the sentinel's, so that
+            // no restart can have come between them.
+            if !sentinel.is_open() {
+                sentinel = Sentinel::open(&self.database).await;
+            }
             self.refresh(session).await?;
             *failures = 0;
             if state.refreshed() {
                 self.announce(*state);
-            }
-            if !sentinel.is_open() {
-                sentinel = Sentinel::open(&self.database).await;
             }
         }
     }
@@ -238,8 +240,9 @@ impl Elector {
         match after_failure(self.settings.on_refresh_failure, failures, retry, rand::random()) {
             AfterFailure::Exit => Err(error),
             AfterFailure::Retry(pause) => {
-                if failures == 1 {
-                    tracing::warn!(%error, "stepping down to standby, trying again until it works");
+                // The end of a term has been logged, and the first of several failures says it for all.
+                if failures == 1 && matches!(error, ElectionError::Attempt(_)) {
+                    tracing::warn!(%error, "trying again until it works");
                 }
                 Ok(pause)
             }

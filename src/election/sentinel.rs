@@ -7,10 +7,14 @@
 //! lock session alone has ended.
 
 use std::future::pending;
+use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use crate::database::Database;
+
+/// How long opening the session may hold up a refresh.
+const OPEN_LIMIT: Duration = Duration::from_secs(1);
 
 /// A session of its own, outside the pool of the collector.
 pub(super) struct Sentinel(Option<PgListener>);
@@ -24,12 +28,11 @@ impl Sentinel {
     /// Opens the session. Without one the sentinel just never speaks: that is no reason not to lead.
     pub(super) async fn open(database: &Database) -> Self {
         let options = database.pool().connect_options();
-        let acquire_timeout = database.pool().options().get_acquire_timeout();
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .max_lifetime(None)
             .idle_timeout(None)
-            .acquire_timeout(acquire_timeout)
+            .acquire_timeout(OPEN_LIMIT)
             .connect_lazy_with((*options).clone());
         match PgListener::connect_with(&pool).await {
             Ok(mut listener) => {

@@ -48,7 +48,7 @@ async fn an_unreachable_database_ends_the_process_under_exit_and_is_waited_for_u
     let mut exits = Collector::start(&nowhere, |config| _ = config.set(acquire, 1));
     assert_eq!(exits.wait_exit(LIMIT).await.code(), Some(1));
     let mut stays = Collector::start(&nowhere, |config| _ = config.set(acquire, 1).set(ON_FAILURE, "step_down"));
-    stays.wait_for_log("stepping down", LIMIT).await;
+    stays.wait_for_log("trying again until it works", LIMIT).await;
     throughout(Duration::from_secs(3), "it is alive, not ready, and not the leader", async || {
         stays.get("/health/live").await.unwrap().0 == 200
             && stays.get("/health/ready").await.unwrap().0 == 503
@@ -56,7 +56,7 @@ async fn an_unreachable_database_ends_the_process_under_exit_and_is_waited_for_u
     })
     .await;
     assert!(stays.is_running());
-    assert_eq!(stays.count_in_log("stepping down"), 1, "one line for the outage, not one for each attempt");
+    assert_eq!(stays.count_in_log("trying again until it works"), 1, "one line for the outage, not one for each attempt");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
