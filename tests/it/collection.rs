@@ -68,7 +68,9 @@ async fn an_empty_queue_is_three_priorities_of_zeros() {
 #[tokio::test]
 async fn queues_past_the_budget_are_found_and_dropped_by_name() {
     let mut fixture = Fixture::new().await;
-    fixture.run("INSERT INTO queue (name) SELECT 'q' || lpad(n::text, 5, '0') FROM generate_series(0, 10000) AS n").await;
+    fixture
+        .run("INSERT INTO queue (name) SELECT 'q' || lpad(n::text, 5, '0') FROM generate_series(0, 10000) AS n")
+        .await;
     let snapshot = fixture.refresh().await;
     assert_eq!((snapshot.queues_found, snapshot.queues_dropped()), (10_001, 1));
     assert_eq!(snapshot.queues.first().unwrap().name, "q00000");
@@ -133,7 +135,8 @@ async fn names_that_the_schema_would_refuse_are_read_as_they_are() {
     let mut fixture = Fixture::new().await;
     fixture.run("ALTER TABLE queue DROP CONSTRAINT queue_name_check").await;
     let long = "long ".repeat(1_000);
-    let mut names = ["", " ", "\"quoted\"\\", "new\nline", "tab\t", "{a=\"b\"} 1", "naïve 待ち行列 \u{1F980}", "\u{202e}", &long];
+    let mut names =
+        ["", " ", "\"quoted\"\\", "new\nline", "tab\t", "{a=\"b\"} 1", "naïve 待ち行列 \u{1F980}", "\u{202e}", &long];
     for name in names {
         sqlx::query("INSERT INTO queue (name) VALUES ($1)").bind(name).execute(&mut fixture.session).await.unwrap();
     }

@@ -10,11 +10,15 @@ use sqlx::postgres::PgConnection;
 /// The state of every queue, ordered by the bytes of its name. Inside a REPEATABLE READ transaction it sees
 /// the same rows at the same `now()` as any other statement of the transaction.
 pub(crate) async fn queue_states(session: &mut PgConnection) -> Vec<QueueState> {
-    let now: i64 =
-        sqlx::query_scalar("SELECT (extract(epoch FROM now()) * 1000000)::bigint").fetch_one(&mut *session).await.unwrap();
+    let now: i64 = sqlx::query_scalar("SELECT (extract(epoch FROM now()) * 1000000)::bigint")
+        .fetch_one(&mut *session)
+        .await
+        .unwrap();
     let mut attempts = HashMap::new();
     let mut states = HashMap::new();
-    for row in sqlx::query("SELECT id::text, name, max_delivery_attempts FROM queue").fetch_all(&mut *session).await.unwrap() {
+    for row in
+        sqlx::query("SELECT id::text, name, max_delivery_attempts FROM queue").fetch_all(&mut *session).await.unwrap()
+    {
         let id: String = row.get(0);
         attempts.insert(id.clone(), row.get::<i16, _>(2));
         states.insert(id, QueueState { name: row.get(1), priorities: [PriorityState::default(); 3] });

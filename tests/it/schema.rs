@@ -40,11 +40,23 @@ async fn tables_of_another_shape_are_refused_and_left_alone() {
     let changes = [
         ("column", "queue.owner", "ALTER TABLE queue ADD owner text"),
         ("column", "queue_message.payload", "ALTER TABLE queue_message ALTER payload DROP NOT NULL"),
-        ("column", "queue_priority_state_shard.ready_count", "ALTER TABLE queue_priority_state_shard ALTER ready_count TYPE integer"),
+        (
+            "column",
+            "queue_priority_state_shard.ready_count",
+            "ALTER TABLE queue_priority_state_shard ALTER ready_count TYPE integer",
+        ),
         ("constraint", "queue_name_key", "ALTER TABLE queue DROP CONSTRAINT queue_name_key"),
         ("index", "queue_message_ready_oldest_idx", "DROP INDEX queue_message_ready_oldest_idx"),
-        ("trigger", "queue_message_rollup_insert", "ALTER TABLE queue_message DISABLE TRIGGER queue_message_rollup_insert"),
-        ("trigger", "second", "CREATE TRIGGER second AFTER TRUNCATE ON queue_message EXECUTE FUNCTION queue_message_rollup_truncate()"),
+        (
+            "trigger",
+            "queue_message_rollup_insert",
+            "ALTER TABLE queue_message DISABLE TRIGGER queue_message_rollup_insert",
+        ),
+        (
+            "trigger",
+            "second",
+            "CREATE TRIGGER second AFTER TRUNCATE ON queue_message EXECUTE FUNCTION queue_message_rollup_truncate()",
+        ),
         ("column", "queue_message.available_after", "DROP TABLE queue_message"),
         (
             "function",
@@ -59,7 +71,9 @@ async fn tables_of_another_shape_are_refused_and_left_alone() {
         schema::apply(&mut session).await.unwrap();
         sqlx::raw_sql(change).execute(&mut session).await.unwrap();
         match schema::apply(&mut session).await {
-            Err(SchemaError::Shape { kind, object, .. }) => assert_eq!((&*kind, &*object), (expected_kind, expected_object)),
+            Err(SchemaError::Shape { kind, object, .. }) => {
+                assert_eq!((&*kind, &*object), (expected_kind, expected_object))
+            }
             other => panic!("{change}: {other:?}"),
         }
     }

@@ -85,11 +85,10 @@ async fn a_missing_privilege_names_the_table() {
          SET ROLE {role}"
     );
     fixture.run(&column).await;
-    assert_eq!(
-        fixture.failure().await.to_string(),
-        "no privilege SELECT on queue_message (column delivery_attempts)"
-    );
-    fixture.run(&format!("RESET ROLE; GRANT SELECT (delivery_attempts) ON queue_message TO {role}; SET ROLE {role}")).await;
+    assert_eq!(fixture.failure().await.to_string(), "no privilege SELECT on queue_message (column delivery_attempts)");
+    fixture
+        .run(&format!("RESET ROLE; GRANT SELECT (delivery_attempts) ON queue_message TO {role}; SET ROLE {role}"))
+        .await;
     fixture.refresh().await;
     fixture.run(&format!("RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
@@ -131,7 +130,8 @@ async fn a_wrong_column_type_names_column_and_types() {
 #[tokio::test]
 async fn two_queues_of_one_name_fail_and_never_merge() {
     let (kind, text) =
-        failure_after("ALTER TABLE queue DROP CONSTRAINT queue_name_key; INSERT INTO queue (name) VALUES ('emails')").await;
+        failure_after("ALTER TABLE queue DROP CONSTRAINT queue_name_key; INSERT INTO queue (name) VALUES ('emails')")
+            .await;
     assert_eq!((kind, &*text), ("duplicate_queue", "two queues have the name \"emails\""));
 }
 
