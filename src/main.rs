@@ -14,6 +14,8 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo(args),
         #[cfg(feature = "demo")]
         Command::DemoServer(args) => commands::demo_server(args),
+        #[cfg(feature = "demo")]
+        Command::DemoCollector(args) => commands::demo_collector(args),
         Command::Version => commands::version(),
     };
     match outcome {

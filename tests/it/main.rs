@@ -1,5 +1,11 @@
-//! Integration tests, one binary.
+//! Integration tests, one binary. They start the real program on a real PostgreSQL.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod demo;
+mod election;
 mod exposition;
+mod failover;
 mod http;
+mod smoke;
+mod supervision;
+mod support;

@@ -1,0 +1,192 @@
+//! Embedded PostgreSQL servers and fresh databases on them.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use retsu_collector::demo::server::{EmbeddedServer, NEWEST_POSTGRESQL, Ready, ServerOptions, ShutdownMode};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use tokio::sync::OnceCell;
+
+use super::EXECUTABLE;
+
+/// The version that this run of the tests is for.
+pub(crate) fn postgresql_version() -> String {
+    std::env::var("RETSU_TEST_POSTGRESQL_VERSION").unwrap_or_else(|_| NEWEST_POSTGRESQL.to_owned())
+}
+
+/// A database of its own on the server that all tests of this process share. It is empty.
+pub(crate) async fn database() -> Database {
+    // Its process ends with this one: a static is never dropped, but its pipe closes.
+    static SHARED: OnceCell<Server> = OnceCell::const_new();
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    let shared = SHARED.get_or_init(server).await;
+    let name = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let url = shared.database(&name).await;
+    Database { name, url, socket_dir: shared.ready.socket_dir.to_string_lossy().into_owned() }
+}
+
+/// A [`database`] with the tables of a queue.
+pub(crate) async fn queue_database() -> Database {
+    let database = database().await;
+    let mut connection = PgConnection::connect(&database.url).await.unwrap();
+    retsu_collector::schema::apply(&mut connection).await.unwrap();
+    database
+}
+
+/// A server of its own, for tests that restart it.
+pub(crate) async fn server() -> Server {
+    let options = ServerOptions::new(postgresql_version());
+    let (process, ready) = EmbeddedServer::start(Path::new(EXECUTABLE), &options).await.unwrap();
+    Server { process, ready }
+}
+
+/// One database.
+#[derive(Debug)]
+pub(crate) struct Database {
+    name: String,
+    url: String,
+    socket_dir: String,
+}
+
+impl Database {
+    /// Its name, unique in this process.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its URL, as the superuser over TCP.
+    pub(crate) fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// The directory of the server's Unix socket.
+    pub(crate) fn socket_dir(&self) -> &str {
+        &self.socket_dir
+    }
+
+    /// A pool of the superuser.
+    pub(crate) async fn pool(&self) -> PgPool {
+        PgPoolOptions::new().max_connections(5).connect(&self.url).await.unwrap()
+    }
+}
+
+/// A server that a test may stop and start; gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    process: EmbeddedServer,
+    ready: Ready,
+}
+
+impl Server {
+    /// The URL of a database that exists.
+    pub(crate) fn url(&self, database: &str) -> String {
+        let mut url = url::Url::parse(&self.ready.url).unwrap();
+        url.set_path(database);
+        url.into()
+    }
+
+    /// Creates a database and returns its URL.
+    pub(crate) async fn database(&self, name: &str) -> String {
+        let mut connection = PgConnection::connect(&self.ready.url).await.unwrap();
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        self.url(name)
+    }
+
+    /// Its data directory.
+    pub(crate) fn data_dir(&self) -> &Path {
+        &self.ready.data_dir
+    }
+
+    /// Process id of the postmaster.
+    pub(crate) fn pid(&self) -> u32 {
+        self.ready.pid
+    }
+
+    /// TCP port on the loopback addresses; stays the same over every restart.
+    pub(crate) fn port(&self) -> u16 {
+        self.ready.port
+    }
+
+    /// Ends every session in order and starts again.
+    pub(crate) async fn restart_fast(&mut self) {
+        self.ready = self.process.restart(ShutdownMode::Fast).await.unwrap();
+    }
+
+    /// Stops as in a crash and starts with recovery.
+    pub(crate) async fn restart_immediate(&mut self) {
+        self.ready = self.process.restart(ShutdownMode::Immediate).await.unwrap();
+    }
+
+    /// Stops; the data stay.
+    pub(crate) async fn stop(&mut self) {
+        self.process.stop(ShutdownMode::Fast).await.unwrap();
+    }
+
+    /// Starts again after [`stop`](Self::stop).
+    pub(crate) async fn start(&mut self) {
+        self.ready = self.process.resume().await.unwrap();
+    }
+
+    /// Ends it and waits until it and its directory are gone.
+    pub(crate) async fn end(self) {
+        self.process.end().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn every_database_is_fresh_and_reachable_over_tcp_and_the_socket() {
+    let (first, second) = (database().await, database().await);
+    assert_ne!(first.name(), second.name());
+    let over_socket = format!("{}?host={}", first.url(), first.socket_dir());
+    for (url, local) in [(first.url(), false), (over_socket, true)] {
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        let (name, socket): (String, bool) =
+            sqlx::query_as("SELECT current_database()::text, inet_server_addr() IS NULL")
+                .fetch_one(&mut connection)
+                .await
+                .unwrap();
+        assert_eq!((name.as_str(), socket), (first.name(), local));
+    }
+}
+
+#[tokio::test]
+async fn a_server_keeps_port_and_data_over_every_kind_of_restart() {
+    let mut server = server().await;
+    let url = server.database("kept").await;
+    let (port, mut pid) = (server.port(), server.pid());
+    for step in 0..3 {
+        match step {
+            0 => server.restart_fast().await,
+            1 => server.restart_immediate().await,
+            _ => {
+                server.stop().await;
+                assert!(PgConnection::connect(&url).await.is_err());
+                server.start().await;
+            }
+        }
+        assert_eq!(server.port(), port);
+        assert_ne!(std::mem::replace(&mut pid, server.pid()), server.pid());
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&mut connection).await.unwrap();
+        assert!(version.starts_with(postgresql_version().split('.').next().unwrap()), "{version}");
+    }
+    let directory = server.ready.data_dir.parent().unwrap().to_owned();
+    assert!(directory.exists());
+    server.end().await;
+    assert!(!directory.exists());
+}
+
+#[tokio::test]
+async fn dropping_a_server_in_the_middle_of_its_start_leaves_nothing() {
+    let options = ServerOptions::new(postgresql_version());
+    let process = EmbeddedServer::spawn(Path::new(EXECUTABLE), &options).unwrap();
+    super::eventually(LIMIT, "the server has begun", async || options.data_dir.exists()).await;
+    drop(process);
+    super::eventually(LIMIT, "its directory is gone", async || !options.data_dir.exists()).await;
+    let mark = options.data_dir.to_string_lossy().into_owned();
+    super::eventually(LIMIT, "its processes are gone", async || super::processes_with(&mark).is_empty()).await;
+}
+
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
