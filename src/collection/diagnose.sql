@@ -6,3 +6,4 @@ SELECT relation,
        has_column_privilege(attrelid, attnum, 'SELECT') AS readable
 FROM column_read
 LEFT JOIN pg_attribute ON attrelid = to_regclass(relation) AND attname = name AND NOT attisdropped
+ORDER BY relation COLLATE "C", name COLLATE "C"

@@ -151,3 +151,44 @@ impl ColumnFound {
 fn first_fault(columns: &[ColumnFound]) -> Option<CollectError> {
     columns.iter().find_map(ColumnFound::fault)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn ages_are_exact_microseconds_and_never_negative() {
+        assert_eq!(Timestamp(1_500_000).age_at(Timestamp(2_000_001)), 0.500_001);
+        assert_eq!(Timestamp(3).age_at(Timestamp(2)), 0.0);
+        assert_eq!(Timestamp(i64::MAX).age_at(Timestamp(0)), 0.0, "infinity");
+        assert!(Timestamp(i64::MIN).age_at(Timestamp(i64::MAX)).is_finite(), "-infinity");
+    }
+
+    #[test]
+    fn timestamps_count_from_the_year_2000() {
+        let unix = |timestamp: Timestamp| timestamp.to_system_time().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(unix(Timestamp(0)), Timestamp::EPOCH);
+        assert_eq!(unix(Timestamp(1_000_001)), Timestamp::EPOCH + Duration::from_micros(1_000_001));
+        assert_eq!(unix(Timestamp(-946_684_800_000_000)), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_first_fault_is_the_one_that_explains_the_others() {
+        let column = |relation_exists, got: Option<&str>, readable| ColumnFound {
+            relation: "queue".to_owned(),
+            column: "name".to_owned(),
+            expected: "text".to_owned(),
+            relation_exists,
+            got: got.map(str::to_owned),
+            readable,
+        };
+        let kind = |column: ColumnFound| first_fault(&[column]).map(|fault| fault.kind());
+        assert_eq!(kind(column(true, Some("text"), Some(true))), None);
+        assert_eq!(kind(column(false, None, None)), Some("missing_table"));
+        assert_eq!(kind(column(true, None, None)), Some("missing_column"));
+        assert_eq!(kind(column(true, Some("integer"), Some(false))), Some("missing_privilege"));
+        assert_eq!(kind(column(true, Some("integer"), Some(true))), Some("column_type"));
+    }
+}

@@ -18,7 +18,8 @@ const DESCRIBE: &str = include_str!("describe.sql");
 
 /// The schema that [`apply`] makes for a comparison, inside a transaction that it rolls back.
 const REFERENCE: &str = "retsu_collector_reference";
-const USE_REFERENCE: &str = "CREATE SCHEMA retsu_collector_reference; SET LOCAL search_path TO retsu_collector_reference";
+const USE_REFERENCE: &str =
+    "CREATE SCHEMA retsu_collector_reference; SET LOCAL search_path TO retsu_collector_reference";
 
 /// What [`apply`] found, and so did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,11 +1,14 @@
 //! Integration tests, one binary. They start the real program on a real PostgreSQL.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod collection;
 mod demo;
 mod election;
 mod exposition;
 mod failover;
 mod http;
+mod oracle;
+mod schema;
 mod smoke;
 mod supervision;
 mod support;

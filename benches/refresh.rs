@@ -1,0 +1,187 @@
+//! A refresh beside the straightforward form of its query, on the same data in the same run.
+//!
+//! `RETSU_BENCH_DATABASE_URL=postgres://... cargo bench --bench refresh`, where the URL names an empty
+//! database that may be written to. Exits with 1 when the results differ or the refresh takes more than half
+//! the time of the straightforward form.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench fails by panicking")]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt;
+use retsu_collector::collection::{Collector, PriorityState, QueueState};
+use retsu_collector::schema::{self, Load};
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Row};
+
+const STRAIGHTFORWARD: &str = include_str!("straightforward.sql");
+const LIMIT: Duration = Duration::from_secs(300);
+const ROUNDS: usize = 9;
+const QUEUES: u32 = 10_000;
+const MESSAGES: u64 = 1_100_000;
+/// Messages of each queue while the number of queues grows.
+const MESSAGES_PER_QUEUE: u64 = 11;
+
+type Failure = Box<dyn std::error::Error>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<ExitCode, Failure> {
+    let Ok(url) = std::env::var("RETSU_BENCH_DATABASE_URL") else {
+        println!("RETSU_BENCH_DATABASE_URL is not set; nothing to measure");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut bench = Bench::connect(&url).await?;
+    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&mut bench.plain).await?;
+    println!("PostgreSQL {version}; medians of {ROUNDS} alternating rounds");
+
+    let took = bench.load(QUEUES, MESSAGES).await?;
+    println!("\n{QUEUES} queues, {MESSAGES} messages, every shard row present; loaded in {:.1} s", took.as_secs_f64());
+    let mut worst: f64 = 0.0;
+    for (state, sql) in
+        [("as loaded, no statistics", ""), ("after ANALYZE", "ANALYZE"), ("after VACUUM ANALYZE", "VACUUM ANALYZE")]
+    {
+        sqlx::raw_sql(sql).execute(&mut bench.plain).await?;
+        bench.compare().await?;
+        let (straightforward, refresh) = bench.medians().await?;
+        let ratio = refresh.as_secs_f64() / straightforward.as_secs_f64();
+        worst = worst.max(ratio);
+        println!("  {state:26} straightforward {straightforward:>9.1?}  refresh {refresh:>9.1?}  ratio {ratio:.2}");
+    }
+    println!("  resident memory of this process, at its highest: {} MiB", peak_resident_mib());
+
+    println!("\n{MESSAGES_PER_QUEUE} messages a queue");
+    for queues in [100, 1_000, 10_000, 100_000] {
+        bench.load(queues, u64::from(queues) * MESSAGES_PER_QUEUE).await?;
+        sqlx::raw_sql("VACUUM ANALYZE").execute(&mut bench.plain).await?;
+        let refresh = bench.refresh_median().await?;
+        println!(
+            "  {queues:>7} queues  refresh {refresh:>9.1?}  {:>5.1} µs a queue",
+            refresh.as_secs_f64() * 1e6 / f64::from(queues)
+        );
+    }
+    let passed = worst <= 0.5;
+    println!("\nworst ratio {worst:.2}, allowed 0.50: {}", if passed { "passed" } else { "FAILED" });
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One session with default settings and one as the leader's is.
+struct Bench {
+    plain: PgConnection,
+    prepared: PgConnection,
+    collector: Collector,
+}
+
+impl Bench {
+    async fn connect(url: &str) -> Result<Self, Failure> {
+        let mut plain = PgConnection::connect(url).await?;
+        let mut prepared = PgConnection::connect(url).await?;
+        schema::apply(&mut plain).await?;
+        let collector = Collector::new(100_000, LIMIT);
+        collector.prepare(&mut prepared).await?;
+        // Statistics change when this bench says so, and at no other time.
+        for table in ["queue", "queue_message", "queue_priority_state_shard"] {
+            let off = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
+            sqlx::raw_sql(AssertSqlSafe(off)).execute(&mut plain).await?;
+        }
+        Ok(Self { plain, prepared, collector })
+    }
+
+    async fn load(&mut self, queues: u32, messages: u64) -> Result<Duration, Failure> {
+        sqlx::raw_sql("TRUNCATE queue CASCADE").execute(&mut self.plain).await?;
+        let started = Instant::now();
+        let load = Load { queues, messages, seed: 1, ..Load::default() };
+        schema::load(&mut self.plain, &load, |_, _| ()).await?;
+        let took = started.elapsed();
+        // A queue in use has had a message in each of its shards at some time.
+        if messages / u64::from(queues) > MESSAGES_PER_QUEUE {
+            sqlx::raw_sql(
+                "INSERT INTO queue_priority_state_shard
+                 SELECT id, priority, shard, 0, 0
+                 FROM queue, generate_series(1, 3) AS priority, generate_series(0, 31) AS shard
+                 ON CONFLICT DO NOTHING",
+            )
+            .execute(&mut self.plain)
+            .await?;
+        }
+        Ok(took)
+    }
+
+    /// Both forms at the same `now()` on the same rows.
+    async fn compare(&mut self) -> Result<(), Failure> {
+        sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ").execute(&mut self.plain).await?;
+        let expected = straightforward(&mut self.plain).await?;
+        let found = self.collector.refresh(&mut self.plain).await?.queues;
+        sqlx::raw_sql("COMMIT").execute(&mut self.plain).await?;
+        assert_eq!(expected.len(), found.len(), "the two forms have different numbers of queues");
+        for (expected, found) in expected.iter().zip(&found) {
+            assert!(same(expected, found), "the two forms differ: {expected:?} and {found:?}");
+        }
+        Ok(())
+    }
+
+    async fn medians(&mut self) -> Result<(Duration, Duration), Failure> {
+        let (mut plain, mut prepared) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let started = Instant::now();
+            drain_straightforward(&mut self.plain).await?;
+            plain.push(started.elapsed());
+            prepared.push(self.collector.refresh(&mut self.prepared).await?.duration);
+        }
+        Ok((median(plain), median(prepared)))
+    }
+
+    async fn refresh_median(&mut self) -> Result<Duration, Failure> {
+        let mut durations = Vec::new();
+        for _ in 0..ROUNDS {
+            durations.push(self.collector.refresh(&mut self.prepared).await?.duration);
+        }
+        Ok(median(durations))
+    }
+}
+
+/// Receives every row without reading it: what is left is the database's time.
+async fn drain_straightforward(session: &mut PgConnection) -> Result<(), Failure> {
+    let mut rows = sqlx::query(STRAIGHTFORWARD).fetch(session);
+    while rows.try_next().await?.is_some() {}
+    Ok(())
+}
+
+async fn straightforward(session: &mut PgConnection) -> Result<Vec<QueueState>, Failure> {
+    let rows = sqlx::query(STRAIGHTFORWARD).fetch_all(session).await?;
+    let queue = |rows: &[sqlx::postgres::PgRow]| -> Result<QueueState, sqlx::Error> {
+        let mut priorities = [PriorityState::default(); 3];
+        for (state, row) in priorities.iter_mut().zip(rows) {
+            *state = PriorityState {
+                ready: row.try_get::<i64, _>("ready")?.unsigned_abs(),
+                in_flight: row.try_get::<i64, _>("in_flight")?.unsigned_abs(),
+                oldest_ready_age: row.try_get("oldest_ready_age")?,
+                oldest_in_flight_age: row.try_get("oldest_in_flight_age")?,
+            };
+        }
+        Ok(QueueState { name: rows[0].try_get("name")?, priorities })
+    };
+    Ok(rows.chunks_exact(3).map(queue).collect::<Result<_, _>>()?)
+}
+
+/// Counts and names exactly; ages to half the microsecond that PostgreSQL resolves, since the server's
+/// arithmetic on floating-point seconds rounds its last bit otherwise than ours.
+fn same(one: &QueueState, other: &QueueState) -> bool {
+    one.name == other.name
+        && one.priorities.iter().zip(&other.priorities).all(|(one, other)| {
+            (one.ready, one.in_flight) == (other.ready, other.in_flight)
+                && (one.oldest_ready_age - other.oldest_ready_age).abs() < 5e-7
+                && (one.oldest_in_flight_age - other.oldest_in_flight_age).abs() < 5e-7
+        })
+}
+
+fn median(mut durations: Vec<Duration>) -> Duration {
+    durations.sort_unstable();
+    durations[durations.len() / 2]
+}
+
+fn peak_resident_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib: u64 = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or_default();
+    kib / 1024
+}
