@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use indicatif::ProgressBar;
+use sqlx::{Connection, PgConnection};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{ConfigurationArgs, EXIT_FAILURE, EXIT_USAGE, SchemaArgs};
 use crate::config::{Flag, Loaded, Sources};
 use crate::http::LogFilter;
-use crate::telemetry::{self, FilterHandle};
+use crate::schema::{self, Applied};
 use crate::supervisor;
+use crate::telemetry::{self, FilterHandle};
 
 /// How long the last traces may take to be delivered.
 const TRACES_LIMIT: Duration = Duration::from_secs(2);
@@ -77,6 +80,41 @@ pub fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
     settings.database.connect_options().map_err(Failure::usage)?;
     print!("{report}");
     Ok(())
+}
+
+/// `schema`: prints the schema, or creates and fills it.
+///
+/// # Errors
+///
+/// An invalid configuration (2), or a database that refuses (1).
+pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
+    let load_size = args.load();
+    if !args.apply && load_size.is_none() {
+        print!("{}", schema::SQL);
+        return Ok(());
+    }
+    let settings = load(None, args.database.flags())?.settings;
+    let options = settings.database.connect_options().map_err(Failure::usage)?;
+    Ok(runtime()?.block_on(async {
+        let mut session = PgConnection::connect_with(&options).await.context("connecting to the database failed")?;
+        if args.apply {
+            match schema::apply(&mut session).await? {
+                Applied::Created => println!("schema created"),
+                Applied::Unchanged => println!("schema unchanged"),
+            }
+        }
+        if let Some(size) = load_size {
+            let bar = ProgressBar::new(size.messages);
+            schema::load(&mut session, &size, |done, total| {
+                bar.set_length(total);
+                bar.set_position(done);
+            })
+            .await?;
+            bar.finish_and_clear();
+            println!("loaded {} queues and {} messages", size.queues, size.messages);
+        }
+        session.close().await.context("closing the session failed")
+    })?)
 }
 
 /// `demo`: shows a failover.

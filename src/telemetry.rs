@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tracing::Subscriber;
-use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -81,9 +81,8 @@ pub fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
     if text.split(',').all(|directive| directive.trim().is_empty()) {
         return Err(FilterError::Empty);
     }
-    // From the first `[` on a comma may separate the fields of a span.
-    for word in text.split('[').next().unwrap_or_default().split(',').map(str::trim) {
-        let target = word.split('=').next().unwrap_or_default();
+    for word in text.split(',').map(str::trim) {
+        let target = word.split(['[', '=']).next().unwrap_or_default();
         if !target.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte)) {
             return Err(FilterError::Target);
         }

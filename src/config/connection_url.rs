@@ -177,7 +177,9 @@ fn ssl_mode(value: &str) -> Result<&'static str, UrlError> {
     ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
         .into_iter()
         .find(|mode| mode.eq_ignore_ascii_case(value))
-        .ok_or(UrlError("must have disable, allow, prefer, require, verify-ca or verify-full in the parameter `sslmode`"))
+        .ok_or(UrlError(
+            "must have disable, allow, prefer, require, verify-ca or verify-full in the parameter `sslmode`",
+        ))
 }
 
 /// Whether the driver can send a password. Unlike libpq it cannot send by SCRAM-SHA-256 what SASLprep
@@ -202,13 +204,19 @@ pub(crate) fn check_tls(parts: &DatabaseParts) -> Result<(), (UrlError, &'static
     let verifies = matches!(parts.sslmode.as_deref(), Some("verify-ca" | "verify-full"));
     if parts.sslrootcert.is_some() && !verifies {
         return Err((
-            UrlError("must not be given without the sslmode verify-ca or verify-full (sslrootcert verifies nothing in any other)"),
+            UrlError(
+                "must not be given without the sslmode verify-ca or verify-full (sslrootcert verifies nothing in any other)",
+            ),
             "database.sslrootcert",
         ));
     }
     match (&parts.sslcert, &parts.sslkey) {
-        (Some(_), None) => Err((UrlError("must be given together with sslkey (sslcert is given alone)"), "database.sslcert")),
-        (None, Some(_)) => Err((UrlError("must be given together with sslcert (sslkey is given alone)"), "database.sslkey")),
+        (Some(_), None) => {
+            Err((UrlError("must be given together with sslkey (sslcert is given alone)"), "database.sslcert"))
+        }
+        (None, Some(_)) => {
+            Err((UrlError("must be given together with sslcert (sslkey is given alone)"), "database.sslkey"))
+        }
         _ => Ok(()),
     }
 }

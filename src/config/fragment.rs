@@ -67,7 +67,9 @@ pub(crate) fn of_file(path: &Path, content: &[u8]) -> Fragment {
     match serde_yaml::from_str(text) {
         Ok(Yaml::Null) => {}
         Ok(Yaml::Mapping(root)) => of_mapping(&mut fragment, &source, &[], &root),
-        Ok(_) => fragment.refuse(ProblemKind::Unreadable, "configuration file", &source, "must be a mapping of sections"),
+        Ok(_) => {
+            fragment.refuse(ProblemKind::Unreadable, "configuration file", &source, "must be a mapping of sections");
+        }
         // An empty file has no document.
         Err(_) if text.trim().is_empty() => {}
         Err(error) => {
@@ -188,9 +190,9 @@ fn is_service_link(rest: &str, value: &OsStr) -> bool {
         || rest.ends_with("SERVICE_PORT")
         || rest.contains("SERVICE_PORT_")
         || rest.split_once("PORT_").is_some_and(|(_, port)| port.starts_with(|c: char| c.is_ascii_digit()));
-    let by_value = value.to_str().is_some_and(|value| {
-        ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme))
-    });
+    let by_value = value
+        .to_str()
+        .is_some_and(|value| ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme)));
     by_name || (by_value && rest.ends_with("PORT"))
 }
 

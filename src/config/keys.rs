@@ -33,7 +33,12 @@ pub(crate) static KEYS: &[Key] = &[
         "File that holds the connection URL, such as a mounted Secret; read again at every reconnect. One trailing newline is ignored.",
     ),
     key("database.host", Kind::Text, None, "Host name, IPv4 or IPv6 address, or the directory of a Unix socket."),
-    key("database.port", Kind::Integer { min: 1, max: 65_535 }, None, "TCP port, or the number in the name of a Unix socket."),
+    key(
+        "database.port",
+        Kind::Integer { min: 1, max: 65_535 },
+        None,
+        "TCP port, or the number in the name of a Unix socket.",
+    ),
     key("database.user", Kind::Text, None, "Role."),
     key("database.password", Kind::Secret, None, "Password of the role. Prefer `database.password_file`."),
     key(
@@ -108,7 +113,12 @@ pub(crate) static KEYS: &[Key] = &[
         "The advisory lock that decides who leads, `(classid, objid)` in `pg_locks`. The default excludes Retsu's own collector.",
     ),
     key("logging.filter", Kind::Filter, Some("info"), "What is logged; changeable at run time."),
-    key("logging.format", Kind::Choice(&["pretty", "json"]), Some("pretty"), "One line for people, or one JSON object a line."),
+    key(
+        "logging.format",
+        Kind::Choice(&["pretty", "json"]),
+        Some("pretty"),
+        "One line for people, or one JSON object a line.",
+    ),
     key(
         "telemetry.metrics.max_queues",
         Kind::Integer { min: 1, max: 100_000 },

@@ -76,7 +76,10 @@ impl Kind {
             Self::Choice(words) => match words.split_last() {
                 Some((last, [])) => format!("`{last}`"),
                 Some((last, rest)) => {
-                    format!("{} or `{last}`", rest.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "))
+                    format!(
+                        "{} or `{last}`",
+                        rest.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+                    )
                 }
                 None => String::new(),
             },
@@ -128,12 +131,9 @@ impl Kind {
         }
         let refused = || format!("must be {}", self.rule());
         match self {
-            Self::Integer { min, max } => text
-                .parse()
-                .ok()
-                .filter(|number| (min..=max).contains(number))
-                .map(Value::Integer)
-                .ok_or_else(refused),
+            Self::Integer { min, max } => {
+                text.parse().ok().filter(|number| (min..=max).contains(number)).map(Value::Integer).ok_or_else(refused)
+            }
             Self::Seconds { min, max } => text
                 .parse()
                 .ok()
@@ -145,9 +145,7 @@ impl Kind {
                 text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio)).map(Value::Ratio).ok_or_else(refused)
             }
             Self::Boolean => text.parse().map(Value::Boolean).map_err(|_| refused()),
-            Self::Choice(words) => {
-                words.contains(&text).then(|| Value::Text(text.to_owned())).ok_or_else(refused)
-            }
+            Self::Choice(words) => words.contains(&text).then(|| Value::Text(text.to_owned())).ok_or_else(refused),
             Self::Text => (!text.contains(char::is_control)).then(|| Value::Text(text.to_owned())).ok_or_else(refused),
             Self::Path => {
                 (!text.contains(char::is_control)).then(|| Value::Path(PathBuf::from(text))).ok_or_else(refused)

@@ -148,7 +148,10 @@ impl Effective {
         self.0.get(path).and_then(|(value, _)| value.as_ref()).and_then(T::from_value)
     }
 
-    #[expect(clippy::expect_used, reason = "the table gives each such key a default of its type; a test reads them all")]
+    #[expect(
+        clippy::expect_used,
+        reason = "the table gives each such key a default of its type; a test reads them all"
+    )]
     fn always<T: FromValue>(&self, path: &str) -> T {
         self.get(path).expect("a key with a default")
     }

@@ -72,12 +72,7 @@ pub fn markdown_table() -> String {
 #[must_use]
 pub fn documentation() -> String {
     let example = find("worker.management.port").map_or_else(String::new, |key| variable(key.path));
-    format!(
-        "{}{}\n{}",
-        INTRODUCTION.replace("EXAMPLE", &example),
-        markdown_table(),
-        DETAILS
-    )
+    format!("{}{}\n{}", INTRODUCTION.replace("EXAMPLE", &example), markdown_table(), DETAILS)
 }
 
 const INTRODUCTION: &str = "# Configuration

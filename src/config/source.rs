@@ -82,18 +82,19 @@ impl Sources {
     /// A file that cannot be read, is larger than 1 MiB or is named by an empty variable.
     pub fn read(file: Option<&Path>, flags: Vec<Flag>) -> Result<Self, ConfigError> {
         let environment: Vec<_> = std::env::vars_os().collect();
-        let variable = environment.iter().find(|(name, _)| name == FILE_VARIABLE).map(|(_, value)| PathBuf::from(value));
+        let variable =
+            environment.iter().find(|(name, _)| name == FILE_VARIABLE).map(|(_, value)| PathBuf::from(value));
         let path = match (file, variable) {
             (Some(path), _) => Some((path.to_owned(), Source::Flag("--config".into()))),
             (None, Some(path)) => Some((path, Source::Environment(FILE_VARIABLE.into()))),
             (None, None) => None,
         };
-        let file = path.map(|(path, source)| read_file(path, source)).transpose()?;
+        let file = path.map(|(path, source)| read_file(path, &source)).transpose()?;
         Ok(Self { file, environment, flags })
     }
 }
 
-fn read_file(path: PathBuf, source: Source) -> Result<(PathBuf, Vec<u8>), ConfigError> {
+fn read_file(path: PathBuf, source: &Source) -> Result<(PathBuf, Vec<u8>), ConfigError> {
     let problem = |rule: String| {
         let subject = format!("configuration file {}", path.to_string_lossy().escape_debug());
         ConfigError::new(vec![Problem::new(ProblemKind::Unreadable, subject, source.clone(), rule)])

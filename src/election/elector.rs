@@ -1,5 +1,6 @@
 //! Drives the election: asks for the lock, leads while it has it, and leaves through one function.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -34,7 +35,6 @@ pub enum ElectionError {
 }
 
 /// Competes for the lock and, while it holds it, refreshes and publishes queue state on its session.
-#[derive(Debug)]
 pub struct Elector {
     /// Where sessions come from.
     pub database: Database,
@@ -124,26 +124,36 @@ impl Elector {
         let term = session.term();
         state.granted(term);
         tracing::info!(%term, "{ACQUIRED}");
-        // A new term refreshes at once, whatever the cadence of an earlier one was.
-        let mut ticks = interval(self.settings.collection_interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let outcome = loop {
-            let refreshed = stop.run_until_cancelled(async {
-                ticks.tick().await;
-                self.liveness.tick(allowance);
-                self.refresh(&mut session).await
-            });
-            match refreshed.await {
-                None => break Ok(()),
-                Some(Err(error)) => break Err(error),
-                Some(Ok(())) => *failures = 0,
-            }
-            if state.refreshed() {
-                self.announce(*state);
-            }
+        let outcome = match stop.run_until_cancelled(self.collect(&mut session, state, failures, allowance)).await {
+            Some(Err(error)) => Err(error),
+            Some(Ok(never)) => match never {},
+            None => Ok(()),
         };
         self.leave(session, state, outcome.as_ref().err()).await;
         outcome
+    }
+
+    /// Refreshes on `session` until one fails.
+    async fn collect(
+        &self,
+        session: &mut LockSession,
+        state: &mut State,
+        failures: &mut u32,
+        allowance: Duration,
+    ) -> Result<Infallible, ElectionError> {
+        self.collector.prepare(session).await?;
+        // A new term refreshes at once, whatever the cadence of an earlier one was.
+        let mut ticks = interval(self.settings.collection_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            self.liveness.tick(allowance);
+            self.refresh(session).await?;
+            *failures = 0;
+            if state.refreshed() {
+                self.announce(*state);
+            }
+        }
     }
 
     async fn refresh(&self, session: &mut LockSession) -> Result<(), ElectionError> {

@@ -7,11 +7,11 @@ use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use tracing::Subscriber;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::Layer;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::{LevelFilter, TelemetryError};
+use super::TelemetryError;
 use crate::config::TracesSettings;
 
 /// Limit of one delivery.
@@ -35,6 +35,9 @@ where
     if !settings.enabled {
         return Ok(None);
     }
+    // The client's TLS is compiled in when another dependency asks for it, and then it panics without a
+    // provider, even for plain HTTP. One that is installed already serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let exporter = SpanExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)

@@ -83,8 +83,8 @@ impl Replica {
         self.answer(TEXT)
     }
 
-    /// Every family there is, the process metrics included.
-    async fn complete() -> Self {
+    /// With process metrics.
+    async fn sampled() -> Self {
         let replica = Self::new();
         let shutdown = CancellationToken::new();
         let sampler = tokio::spawn({
@@ -98,7 +98,6 @@ impl Replica {
         }
         shutdown.cancel();
         sampler.await.unwrap().unwrap();
-        replica.metrics.http_request("/metrics", "200", Duration::from_millis(1));
         replica
     }
 }
@@ -196,7 +195,8 @@ fn check(replica: &Replica) {
 
 #[tokio::test]
 async fn names_help_and_type_are_pinned() {
-    let replica = Replica::complete().await;
+    let replica = Replica::sampled().await;
+    replica.metrics.http_request("/metrics", "200", Duration::from_millis(1));
     replica.fail();
     replica.lead(&["emails"]);
     check(&replica);
@@ -338,7 +338,7 @@ fn the_age_of_a_snapshot_grows_while_nobody_refreshes() {
 
 #[tokio::test]
 async fn compressed_answers_are_the_plain_ones() {
-    let replica = Replica::complete().await;
+    let replica = Replica::sampled().await;
     for publish in [false, true] {
         if publish {
             replica.lead(&["a", "b"]);
@@ -359,67 +359,58 @@ async fn compressed_answers_are_the_plain_ones() {
     }
 }
 
-/// The table of `docs/metrics.md`, from what the code exports.
+/// Where a family is present; `standby` is the exposition of a replica that never led.
+fn presence(family: &str, standby: &str) -> &'static str {
+    match family {
+        _ if types(standby).any(|(present, _)| present == family) => "every replica",
+        "retsu_collector_http_requests_total" | "retsu_collector_http_request_duration_seconds" => {
+            "every replica, from the first request"
+        }
+        "retsu_collector_refresh_failures_total" => "from the first failed refresh",
+        "retsu_collector_last_refresh_timestamp_seconds" => "from the first successful refresh",
+        "queue_state_collection_failures_total" | "queue_state_collection_duration_seconds" => "from the first refresh",
+        "queue_state_collection_success" => "the leader; with 0, a replica whose refresh failed",
+        "retsu_collector_term" | "retsu_collector_term_timeline" => "the leader",
+        _ => "the leader, while it exports",
+    }
+}
+
+/// The labels of a family, without `le`, as a cell of a table.
+fn labels(family: &str, exposition: &str) -> String {
+    let of_family = |line: &&str| line.split(['{', ' ']).next().is_some_and(|name| belongs(name, family));
+    let sample = exposition.lines().filter(|line| !line.starts_with('#')).find(of_family).unwrap();
+    let Some((_, labels)) = sample.split_once('{') else { return String::new() };
+    let names = labels.split(',').filter_map(|pair| Some(pair.split_once('=')?.0)).filter(|name| *name != "le");
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// `docs/metrics.md`, from what the code exports.
 fn documentation(standby: &str, leader: &str) -> String {
-    let everywhere: HashSet<&str> = types(standby).map(|(family, _)| family).collect();
     let mut rows: Vec<String> = types(leader)
         .map(|(family, kind)| {
             let prefix = format!("# HELP {family} ");
             let help = leader.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap();
-            let sample = leader
-                .lines()
-                .find(|line| !line.starts_with('#') && belongs(line.split(['{', ' ']).next().unwrap(), family));
-            let labels: Vec<String> = sample
-                .and_then(|line| line.split_once('{')?.1.rsplit_once('}'))
-                .map(|(labels, _)| {
-                    labels.split(',').filter_map(|pair| pair.split_once('=')).map(|(name, _)| format!("`{name}`"))
-                })
-                .into_iter()
-                .flatten()
-                .filter(|name| name != "`le`")
-                .collect();
-            let present = if everywhere.contains(family) {
-                "every replica"
-            } else if family == "retsu_collector_term" || family == "retsu_collector_term_timeline" {
-                "the leader"
-            } else if family == "retsu_collector_http_requests_total"
-                || family == "retsu_collector_http_request_duration_seconds"
-            {
-                "every replica, from the first request"
-            } else if family == "retsu_collector_refresh_failures_total" {
-                "from the first failure"
-            } else if family.starts_with("queue_state_collection_duration")
-                || family.starts_with("queue_state_collection_failures")
-                || family.starts_with("retsu_collector_last_refresh")
-            {
-                "from the first refresh"
-            } else if family == "queue_state_collection_success" {
-                "the leader; 0 after a failed refresh"
-            } else {
-                "the leader, while it exports"
-            };
-            format!("| `{family}` | {kind} | {} | {help} | {present} |\n", labels.join(", "))
+            let (labels, present) = (labels(family, leader), presence(family, standby));
+            format!("| `{family}` | {kind} | {labels} | {help} | {present} |\n")
         })
         .collect();
     rows.sort();
     format!(
-        "# Metrics\n\nGenerated from the code by `UPDATE_DOCS=1 cargo test --test it metrics_md`; a test fails when it is out \
-         of date. The intervals are those of the default configuration.\n\n| metric | type | labels | meaning | present on \
-         |\n| --- | --- | --- | --- | --- |\n{}",
+        "# Metrics\n\nGenerated from the code: `UPDATE_DOCS=1 cargo test --test it metrics_md` writes this file, and a test \
+         fails when it is out of date. The intervals are those of the default configuration.\n\n\
+         | metric | type | labels | meaning | present on |\n| --- | --- | --- | --- | --- |\n{}",
         rows.concat()
     )
 }
 
 #[tokio::test]
 async fn metrics_md_lists_what_the_code_exports() {
-    let replica = Replica::complete().await;
-    replica.fail();
-    replica.lead(&["emails"]);
-    let mut standby = Replica::new().text();
-    standby.push_str("# TYPE process_ gauge\n");
-    let process: String =
-        replica.text().lines().filter(|l| l.starts_with("# TYPE process_")).map(|l| format!("{l}\n")).collect();
-    let expected = documentation(&(standby + &process), &replica.text());
+    let standby = Replica::sampled().await;
+    let leader = Replica::sampled().await;
+    leader.metrics.http_request("/metrics", "200", Duration::from_millis(1));
+    leader.fail();
+    leader.lead(&["emails"]);
+    let expected = documentation(&standby.text(), &leader.text());
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&file, &expected).unwrap();

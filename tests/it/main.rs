@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod demo;
+mod election;
 mod exposition;
+mod failover;
 mod http;
 mod smoke;
+mod supervision;
 mod support;

@@ -89,7 +89,8 @@ fn a_url_in_a_file_obeys_the_same_rules_as_one_in_the_configuration() {
 fn a_path_that_is_not_utf_8_is_refused_and_not_left_out() {
     use std::os::unix::ffi::OsStringExt;
     let path = std::ffi::OsString::from_vec(vec![0xff]).into();
-    let parts = DatabaseParts { sslrootcert: Some(path), sslmode: Some("verify-full".into()), ..DatabaseParts::default() };
+    let parts =
+        DatabaseParts { sslrootcert: Some(path), sslmode: Some("verify-full".into()), ..DatabaseParts::default() };
     let error = settings(DatabaseSource::Parts(Box::new(parts))).connect_options().unwrap_err();
     assert!(error.to_string().contains("UTF-8"), "{error}");
 }

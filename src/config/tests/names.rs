@@ -11,7 +11,11 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ("worker: {managment: {port: 1}}", "worker.managment.port", "worker.management.port"),
         ("worker: {management: {prot: 1}}", "worker.management.prot", "worker.management.port"),
         ("worker: {shutdown_timeout: 1}", "worker.shutdown_timeout", "worker.shutdown_timeout_seconds"),
-        ("worker: {shutdown_timeout_seconds_: {x: 1}}", "worker.shutdown_timeout_seconds_.x", "worker.shutdown_timeout_seconds"),
+        (
+            "worker: {shutdown_timeout_seconds_: {x: 1}}",
+            "worker.shutdown_timeout_seconds_.x",
+            "worker.shutdown_timeout_seconds",
+        ),
         (
             "worker: {queue: {state_metric_collector: {lock_key: '1,2'}}}",
             "worker.queue.state_metric_collector.lock_key",

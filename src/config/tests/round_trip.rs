@@ -29,7 +29,7 @@ fn values() -> impl Strategy<Value = Vec<(&'static Key, String)>> {
     let keys: Vec<_> = KEYS
         .iter()
         .filter(|key| !key.kind.is_secret() && !key.path.starts_with("database.ssl"))
-        .filter(|key| key.path != "database.url_file" && !(key.path.ends_with("enabled") && !cfg!(feature = "otlp")))
+        .filter(|key| key.path != "database.url_file" && (cfg!(feature = "otlp") || !key.path.ends_with("enabled")))
         .map(|key| prop::option::of(value(key)).prop_map(move |value| Some((key, value?))))
         .collect();
     keys.prop_map(|values| values.into_iter().flatten().collect())

@@ -8,9 +8,11 @@ fn holds(text: &str, secret: &str) -> bool {
     text.contains(secret) || text.contains(&secret.escape_debug().to_string())
 }
 
-/// Everything that is ever printed of these sources.
+/// Everything that is ever printed of these sources, and logged.
 fn printed(sources: &Sources) -> Vec<String> {
-    match load(sources) {
+    let log = Log::default();
+    let _guard = log.capture();
+    let mut printed = match load(sources) {
         Ok(Loaded { settings, report }) => {
             let connection = settings.database.connect_options().err();
             vec![
@@ -22,7 +24,9 @@ fn printed(sources: &Sources) -> Vec<String> {
             ]
         }
         Err(error) => vec![error.to_string(), format!("{error:?}"), format!("{error:#?}")],
-    }
+    };
+    printed.push(log.text());
+    printed
 }
 
 /// Sources that carry a secret in the given way.
@@ -36,7 +40,7 @@ fn carrying(value: &str, path: &'static str) -> Vec<Sources> {
         format!("database: {{{name}: !t {quoted}}}"),
         format!("database: {{{name}x: {quoted}}}"),
         format!("database: {quoted}"),
-        format!("{quoted}"),
+        quoted.clone(),
         format!("database: {{{name}: {quoted}"),
         format!("database: {{{name}: {quoted}, {name}: {quoted}}}"),
         format!("database: {{{name}: {quoted}, host: h, url_file: f}}"),

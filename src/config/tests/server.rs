@@ -33,7 +33,8 @@ impl Drop for Server {
 
 /// The directory of the newest PostgreSQL's programs.
 fn binaries() -> PathBuf {
-    let on_path = std::env::var_os("PATH").into_iter().flat_map(|path| std::env::split_paths(&path).collect::<Vec<_>>());
+    let on_path =
+        std::env::var_os("PATH").into_iter().flat_map(|path| std::env::split_paths(&path).collect::<Vec<_>>());
     let mut packaged: Vec<_> = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().collect();
     packaged.sort_by_key(|entry| entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
     let packaged = packaged.into_iter().rev().map(|entry| entry.path().join("bin"));
@@ -198,8 +199,15 @@ async fn passwords_with_awkward_characters_are_accepted_in_every_form_and_rotate
         let connection = rotated.connect_options().unwrap().connect().await.unwrap();
         assert_eq!(session(connection).await.0, "collector", "{password:?} from a rotated file");
     }
+    let log = Log::default();
+    let guard = log.capture();
     let error = server.connect(&format!("{{{parts}, password: tops3cret}}")).await.unwrap_err();
+    server.execute("SELECT pg_sleep(1.1)").await;
+    drop(guard);
     assert!(!format!("{error} {error:?}").contains("tops3cret"), "{error}");
+    let log = log.text();
+    assert!(log.contains("pg_sleep") && !log.contains("tops3cret"), "{log}");
+    assert!(!log.lines().any(|line| line.contains(" WARN ") || line.contains(" INFO ")), "{log}");
 }
 
 #[tokio::test]
@@ -215,7 +223,8 @@ async fn tls_is_preferred_required_and_verified_as_documented() {
         format!(", sslmode: {mode}, sslrootcert: {}", server.file(&format!("{authority}.pem")).display())
     };
 
-    for (tls, encrypted) in [("", true), (", sslmode: prefer", true), (", sslmode: require", true), (", sslmode: allow", false)]
+    for (tls, encrypted) in
+        [("", true), (", sslmode: prefer", true), (", sslmode: require", true), (", sslmode: allow", false)]
     {
         let connection = server.connect(&parts("plain", "::1", tls)).await.unwrap();
         assert_eq!(session(connection).await.1, encrypted, "{tls}");
@@ -226,7 +235,8 @@ async fn tls_is_preferred_required_and_verified_as_documented() {
         let connection = server.connect(&parts("encrypted", host, &verify(mode, "authority"))).await;
         assert!(session(connection.unwrap_or_else(|error| panic!("{mode} {host}: {error}"))).await.1);
     }
-    let url = format!("postgres://encrypted:p@[::1]:{port}/postgres?sslmode=verify-full&sslrootcert={}", authority.display());
+    let url =
+        format!("postgres://encrypted:p@[::1]:{port}/postgres?sslmode=verify-full&sslrootcert={}", authority.display());
     assert!(session(server.connect(&format!("{{url: '{url}'}}")).await.unwrap()).await.1);
 
     for (mode, host, authority) in [
@@ -243,7 +253,10 @@ async fn tls_is_preferred_required_and_verified_as_documented() {
 
     let client = |name: &str| {
         let files = format!("sslcert: {0}.pem, sslkey: {0}.key", server.file(name).display());
-        format!("{{host: '::1', port: {port}, user: certified, dbname: postgres{}, {files}}}", verify("verify-full", "authority"))
+        format!(
+            "{{host: '::1', port: {port}, user: certified, dbname: postgres{}, {files}}}",
+            verify("verify-full", "authority")
+        )
     };
     assert_eq!(session(server.connect(&client("certified")).await.unwrap()).await.0, "certified");
     server.connect(&client("stranger")).await.unwrap_err();

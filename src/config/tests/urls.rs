@@ -102,12 +102,14 @@ proptest! {
     fn an_encoded_password_is_parsed_to_the_byte(password in PASSWORD, user in "[^\0]{1,20}", name in "[^\0]{1,20}") {
         let url = format!("postgres://{}:{}@[::1]:5433/{}", encoded(&user), encoded(&password), encoded(&name));
         let parts = parse(&url).unwrap().parts;
-        prop_assert_eq!(parts.password.unwrap().expose_secret().to_owned(), password.clone());
+        let parsed = parts.password.unwrap();
+        prop_assert_eq!(parsed.expose_secret(), &password);
         prop_assert_eq!(parts.user.as_deref(), Some(user.as_str()));
         prop_assert_eq!(parts.dbname.as_deref(), Some(name.as_str()));
         let query = format!("postgres://[::1]/d?password={}&user={}", encoded(&password), encoded(&user));
         let parts = parse(&query).unwrap().parts;
-        prop_assert_eq!(parts.password.unwrap().expose_secret().to_owned(), password.clone());
+        let parsed = parts.password.unwrap();
+        prop_assert_eq!(parsed.expose_secret(), &password);
     }
 
     /// The driver's URL says what ours says, whatever is in it.

@@ -172,7 +172,9 @@ fn a_number_is_refused_where_text_is_expected() {
 
 #[test]
 fn null_leaves_a_key_unset() {
-    for yaml in ["logging:", "logging: {}", "logging: {filter: }", "worker: {management: {port: null, bind_address: ~}}"] {
+    for yaml in
+        ["logging:", "logging: {}", "logging: {filter: }", "worker: {management: {port: null, bind_address: ~}}"]
+    {
         let settings = load(&with_database(file(yaml))).unwrap().settings;
         assert_eq!((settings.logging.filter.as_str(), settings.management.port), ("info", 24247), "{yaml}");
     }
@@ -203,6 +205,12 @@ fn a_file_that_is_no_configuration_is_refused() {
         let text = problem(&sources);
         assert!(text.contains(rule) && text.contains("(file test.yaml)"), "{text}");
     }
+}
+
+#[test]
+fn the_parser_s_own_message_is_not_repeated() {
+    let text = problem(&with_database(file("99999999999999999999999")));
+    assert!(text.contains("must be YAML") && !text.contains("9999"), "{text}");
 }
 
 #[test]

@@ -4,12 +4,14 @@
 
 mod postgres;
 mod process;
+mod proxy;
 mod scrape;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use postgres::{Database, Server, database, postgresql_version, queue_database, server};
 pub(crate) use process::{Collector, EXECUTABLE, free_port, processes_with};
+pub(crate) use proxy::Proxy;
 pub(crate) use scrape::{History, promtool_check};
 
 /// Time between two looks at a condition.

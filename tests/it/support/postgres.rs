@@ -94,6 +94,11 @@ impl Server {
         self.url(name)
     }
 
+    /// Its data directory.
+    pub(crate) fn data_dir(&self) -> &Path {
+        &self.ready.data_dir
+    }
+
     /// Process id of the postmaster.
     pub(crate) fn pid(&self) -> u32 {
         self.ready.pid

@@ -42,6 +42,20 @@ impl Config {
         self
     }
 
+    /// Runs the program inside another, such as `unshare`, given with its arguments.
+    pub(crate) fn inside(&mut self, program: &str, arguments: &[&str]) -> &mut Self {
+        let mut outer = Command::new(program);
+        outer.args(arguments).arg(self.0.get_program()).args(self.0.get_args());
+        for (name, value) in self.0.get_envs() {
+            match value {
+                Some(value) => outer.env(name, value),
+                None => outer.env_remove(name),
+            };
+        }
+        self.0 = outer;
+        self
+    }
+
     /// Sets the management port.
     pub(crate) fn port(&mut self, port: u16) -> &mut Self {
         self.set("worker.management.port", port)
@@ -89,7 +103,7 @@ impl Collector {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Its process id.
+    /// Its process id; that of the outer program after [`Config::inside`].
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }

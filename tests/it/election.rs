@@ -1,0 +1,210 @@
+//! The lock session: what an attempt leaves behind, whatever becomes of it.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rand::RngExt;
+use retsu_collector::collection::Collector;
+use retsu_collector::config::{DatabaseSettings, DatabaseSource, LockKey};
+use retsu_collector::database::Database;
+use retsu_collector::election::{Attempt, AttemptError, LockSession};
+use sqlx::{PgPool, Row};
+
+use crate::support::{self, eventually};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn open(url: &str) -> Database {
+    Database::open(DatabaseSettings {
+        source: DatabaseSource::Url(url.to_owned().into()),
+        max_connections: 10,
+        acquire_timeout: Duration::from_secs(5),
+    })
+    .unwrap()
+}
+
+async fn attempt(database: &Database) -> Result<Attempt, AttemptError> {
+    LockSession::attempt(database, LockKey::RETSU, LIMIT).await
+}
+
+async fn granted(database: &Database) -> LockSession {
+    match attempt(database).await.unwrap() {
+        Attempt::Granted(session) => session,
+        Attempt::Held => panic!("the lock is held elsewhere"),
+    }
+}
+
+async fn holders(observer: &PgPool) -> i64 {
+    sqlx::query_scalar(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' \
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .fetch_one(observer)
+    .await
+    .unwrap()
+}
+
+/// Every connection that the pool can lend out at the same time, none of which may hold the lock.
+async fn assert_no_borrower_holds_the_lock(database: &Database) {
+    let mut borrowed = Vec::new();
+    for _ in 0..10 {
+        borrowed.push(database.acquire().await.unwrap());
+    }
+    let mut backends = HashSet::new();
+    for connection in &mut borrowed {
+        let row = sqlx::query(
+            "SELECT pg_backend_pid(), \
+             (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())",
+        )
+        .fetch_one(&mut **connection)
+        .await
+        .unwrap();
+        backends.insert(row.get::<i32, _>(0));
+        assert_eq!(row.get::<i64, _>(1), 0, "a borrower of the pool holds the lock");
+    }
+    assert_eq!(backends.len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
+    let server = support::database().await;
+    let (database, observer) = (open(&server.url()), server.pool().await);
+    let (mut cancelled, mut won) = (0, 0);
+    for round in 0..1000 {
+        let patience = Duration::from_micros(rand::rng().random_range(0..8_000));
+        match tokio::time::timeout(patience, attempt(&database)).await {
+            Err(_) => cancelled += 1,
+            Ok(Ok(Attempt::Granted(session))) => {
+                won += 1;
+                session.release().await;
+            }
+            // The one before it is still being closed.
+            Ok(Ok(Attempt::Held)) => {}
+            Ok(Err(error)) => panic!("round {round}: {error}"),
+        }
+    }
+    println!("1000 attempts: {cancelled} cancelled, {won} won");
+    assert!(cancelled > 100, "too few attempts were cancelled to prove anything: {cancelled}");
+    eventually(LIMIT, "every lock is freed", async || holders(&observer).await == 0).await;
+    assert_no_borrower_holds_the_lock(&database).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_times_out_leaves_no_lock() {
+    let server = support::database().await;
+    let (database, observer) = (open(&server.url()), server.pool().await);
+    for _ in 0..50 {
+        let outcome = LockSession::attempt(&database, LockKey::RETSU, Duration::ZERO).await;
+        assert!(matches!(outcome, Err(AttemptError::Timeout(_))), "{outcome:?}");
+    }
+    eventually(LIMIT, "every lock is freed", async || holders(&observer).await == 0).await;
+    assert_no_borrower_holds_the_lock(&database).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_fails_after_the_grant_leaves_no_lock() {
+    let server = support::database().await;
+    let observer = server.pool().await;
+    let role = format!("limited_{}", server.name());
+    for statement in [
+        format!("CREATE ROLE {role} LOGIN PASSWORD 'limited'"),
+        "REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) FROM PUBLIC".into(),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&observer).await.unwrap();
+    }
+    let mut url = url::Url::parse(&server.url()).unwrap();
+    url.set_username(&role).unwrap();
+    url.set_password(Some("limited")).unwrap();
+    let database = open(url.as_str());
+    for _ in 0..20 {
+        let error = attempt(&database).await.unwrap_err();
+        assert!(error.to_string().contains("taking a term"), "{error}");
+    }
+    eventually(LIMIT, "every lock is freed", async || holders(&observer).await == 0).await;
+    assert_no_borrower_holds_the_lock(&database).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loser_gives_its_connection_back_and_uses_it_again() {
+    let server = support::database().await;
+    let (leader, standby) = (open(&server.url()), open(&server.url()));
+    let session = granted(&leader).await;
+    for _ in 0..5 {
+        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held));
+        eventually(LIMIT, "the connection is back", async || standby.pool().num_idle() == 1).await;
+        assert_eq!(standby.pool().size(), 1);
+    }
+    session.release().await;
+    assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Granted(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_leaves_nine_connections_to_others_and_moves_without_a_trace() {
+    let server = support::database().await;
+    let (first, second, observer) = (open(&server.url()), open(&server.url()), server.pool().await);
+    let session = granted(&first).await;
+    let mut others = Vec::new();
+    for _ in 0..9 {
+        others.push(first.acquire().await.unwrap());
+    }
+    assert!(first.pool().try_acquire().is_none(), "the lock session counts as one of ten");
+    drop(others);
+    // Dropped, not released: the way of a panic or a cancellation.
+    drop(session);
+    eventually(LIMIT, "the lock is freed", async || holders(&observer).await == 0).await;
+    let session = granted(&second).await;
+    assert_no_borrower_holds_the_lock(&first).await;
+    session.release().await;
+    assert_eq!(holders(&observer).await, 0, "a release is over when the lock is free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_is_one_level_deep_after_a_thousand_ticks() {
+    let server = support::database().await;
+    let (database, observer) = (open(&server.url()), server.pool().await);
+    retsu_collector::schema::apply(&mut *observer.acquire().await.unwrap()).await.unwrap();
+    let collector = Collector::new(100, LIMIT);
+    let mut session = granted(&database).await;
+    for _ in 0..1000 {
+        collector.refresh(&mut session).await.unwrap();
+    }
+    assert_eq!(holders(&observer).await, 1);
+    let mut unlock = async || -> bool {
+        sqlx::query_scalar("SELECT pg_advisory_unlock($1, $2)")
+            .bind(LockKey::RETSU.0)
+            .bind(LockKey::RETSU.1)
+            .fetch_one(&mut *session)
+            .await
+            .unwrap()
+    };
+    assert_eq!((unlock().await, unlock().await), (true, false), "levels of the lock");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn terms_grow_even_over_an_immediate_restart() {
+    let mut server = support::server().await;
+    let url = server.database("terms").await;
+    let mut terms = Vec::new();
+    for _ in 0..3 {
+        let database = open(&url);
+        for _ in 0..3 {
+            let session = granted(&database).await;
+            terms.push(session.term());
+            session.release().await;
+        }
+        database.pool().close().await;
+        server.restart_immediate().await;
+    }
+    assert!(terms.windows(2).all(|pair| pair[0] < pair[1]), "{terms:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_standby_is_refused_by_name() {
+    let mut server = support::server().await;
+    let url = server.database("replica").await;
+    server.stop().await;
+    std::fs::write(server.data_dir().join("standby.signal"), "").unwrap();
+    server.start().await;
+    let error = attempt(&open(&url)).await.unwrap_err();
+    assert!(matches!(error, AttemptError::InRecovery), "{error}");
+}

@@ -1,0 +1,237 @@
+//! What clients cannot do to the server.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use retsu_collector::http::Limits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::{PATIENCE, Reply, Server, exchange_with_body, live_on, read_all};
+
+const LARGE: usize = 10_000;
+
+fn rejected(reason: &str) -> String {
+    format!("retsu_collector_http_connections_rejected_total{{reason=\"{reason}\"}}")
+}
+
+/// A client that asks for everything and reads nothing.
+async fn stalled_reader(server: &Server) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(server.address).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+    stream
+}
+
+/// Whether the server has closed or reset this idle connection.
+async fn closed(stream: &mut TcpStream) -> bool {
+    match tokio::time::timeout(PATIENCE, stream.read(&mut [0; 16])).await {
+        Ok(Ok(read)) => read == 0,
+        Ok(Err(_)) => true,
+        Err(_) => false,
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_comes_drop_by_drop_is_cut() {
+    let server = Server::start(Limits { head: Duration::from_millis(300), ..Limits::default() });
+    let started = Instant::now();
+    let slow = join_all((0..20).map(|_| async {
+        let mut stream = server.connect().await;
+        let head = b"GET /metrics HTTP/1.1\r\nx-slow: ".iter().chain(std::iter::repeat(&b'a'));
+        for byte in head {
+            if stream.write_all(&[*byte]).await.is_err() || started.elapsed() > PATIENCE {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }));
+    let fast = async {
+        while started.elapsed() < Duration::from_millis(300) {
+            assert_eq!(server.get("/health/live").await.status(), 200);
+        }
+    };
+    tokio::join!(slow, fast);
+    assert!(started.elapsed() < Duration::from_secs(5), "cut after {:?}", started.elapsed());
+    assert_eq!(server.value(&rejected("slow")).await, 20.0);
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_is_cut() {
+    let server = Server::start(Limits { head: Duration::from_millis(100), ..Limits::default() });
+    let mut silent = server.connect().await;
+    assert!(closed(&mut silent).await);
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_after_its_time_and_not_counted_as_slow() {
+    let limits = Limits { idle: Duration::from_millis(400), head: Duration::from_millis(150), ..Limits::default() };
+    let server = Server::start(limits);
+    let mut stream = server.connect().await;
+    live_on(&mut stream).await;
+    // Longer than a head may take, shorter than an idle connection may live.
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    live_on(&mut stream).await;
+    let idle_since = Instant::now();
+    assert!(closed(&mut stream).await);
+    assert!(idle_since.elapsed() >= limits.idle - Duration::from_millis(50), "{:?}", idle_since.elapsed());
+    assert_eq!(server.value(&rejected("slow")).await, 0.0);
+}
+
+#[tokio::test]
+async fn a_head_with_too_many_or_too_large_headers_is_refused() {
+    let server = Server::start(Limits::default());
+    let many: String = (0..500).map(|n| format!("x-{n}: 1\r\n")).collect();
+    let large = format!("x-large: {}\r\n", "a".repeat(20 * 1024));
+    for headers in [many, large] {
+        let mut stream = server.connect().await;
+        stream.write_all(format!("GET / HTTP/1.1\r\n{headers}\r\n").as_bytes()).await.unwrap();
+        assert_eq!(Reply::parse(&read_all(&mut stream).await).status(), 431);
+    }
+    let mut endless = server.connect().await;
+    endless.write_all(b"GET / HTTP/1.1\r\nx-endless: ").await.unwrap();
+    let mut written = 0;
+    while endless.write_all(&[b'a'; 4096]).await.is_ok() {
+        written += 4096;
+        assert!(written < 32 << 20, "the server still reads");
+    }
+    assert_eq!(server.get("/health/live").await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_body_where_none_is_taken_is_refused_unread() {
+    let server = Server::start(Limits::default());
+    for (head, body) in [
+        ("POST /metrics HTTP/1.1\r\ncontent-length: 3", &b"abc"[..]),
+        ("GET /metrics HTTP/1.1\r\ncontent-length: 1000000000", b"abc"),
+        ("POST /nowhere HTTP/1.1\r\ntransfer-encoding: chunked", b"3\r\nabc\r\n"),
+    ] {
+        let reply = exchange_with_body(server.address, head, body).await;
+        assert_eq!((reply.status(), reply.header("connection")), (413, Some("close")), "{head}");
+    }
+    let waits = "POST / HTTP/1.1\r\ncontent-length: 10\r\nexpect: 100-continue";
+    let reply = exchange_with_body(server.address, waits, b"").await;
+    assert_eq!(reply.status(), 413, "a client that asks first is not told to go on");
+}
+
+#[tokio::test]
+async fn a_body_that_never_ends_is_cut() {
+    let server = Server::start(Limits { handler: Duration::from_millis(200), ..Limits::default() });
+    let mut stream = server.connect().await;
+    stream.write_all(b"PUT /log/filter HTTP/1.1\r\nhost: test\r\ncontent-length: 10\r\n\r\nwarn").await.unwrap();
+    assert!(closed(&mut stream).await);
+    assert_eq!(server.value(&rejected("slow")).await, 1.0);
+}
+
+#[tokio::test]
+async fn two_hundred_stalled_readers_neither_starve_a_scrape_nor_stay() {
+    let limits = Limits {
+        connections: 32,
+        grace: Duration::from_millis(20),
+        answer: Duration::from_secs(2),
+        ..Limits::default()
+    };
+    let server = Server::start(limits);
+    server.publish(LARGE);
+    let mut stalled = Vec::new();
+    for n in 0..200 {
+        stalled.push(stalled_reader(&server).await);
+        if n % 20 == 19 {
+            // Younger than the grace, all slots may be taken by stalled readers for that long.
+            let until = Instant::now() + PATIENCE;
+            loop {
+                assert!(Instant::now() < until, "a scrape is starved");
+                let mut stream = server.connect().await;
+                if stream.write_all(b"GET /metrics HTTP/1.1\r\nconnection: close\r\n\r\n").await.is_ok() {
+                    let answer = read_all(&mut stream).await;
+                    if answer.starts_with(b"HTTP/1.1 200") {
+                        let reply = Reply::parse(&answer);
+                        assert_eq!(reply.header("content-length"), Some(reply.body.len().to_string().as_str()));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    server.until("retsu_collector_http_connections", |open| open <= 1.0).await;
+    assert!(server.value(&rejected("evicted")).await >= 100.0);
+    assert!(server.value(&rejected("slow")).await >= 1.0);
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_its_answer_slowly_but_in_time_gets_all_of_it() {
+    let server = Server::start(Limits::default());
+    server.publish(LARGE);
+    let mut stream = stalled_reader(&server).await;
+    let started = Instant::now();
+    let mut first = [0; 1024];
+    stream.read_exact(&mut first).await.unwrap();
+    let head = Reply::parse(&first);
+    let length: usize = head.header("content-length").unwrap().parse().unwrap();
+    let mut left = length - head.body.len();
+    let mut chunk = vec![0; 1 << 20];
+    while left > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut chunk)).await.unwrap().unwrap();
+        assert!(read > 0, "cut with {left} bytes of {length} left after {:?}", started.elapsed());
+        left -= read;
+    }
+}
+
+#[tokio::test]
+async fn at_the_limit_young_connections_stay_and_a_new_one_is_told_to_come_back() {
+    let limits = Limits { connections: 4, grace: Duration::from_secs(600), ..Limits::default() };
+    let server = Server::start(limits);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let mut stream = server.connect().await;
+        live_on(&mut stream).await;
+        held.push(stream);
+    }
+    for _ in 0..10 {
+        let mut stream = server.connect().await;
+        assert_eq!(Reply::parse(&read_all(&mut stream).await).status(), 503);
+    }
+    drop(held.pop());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let mut stream = server.connect().await;
+        let _ = stream.write_all(b"GET /health/live HTTP/1.1\r\nconnection: close\r\n\r\n").await;
+        if read_all(&mut stream).await.starts_with(b"HTTP/1.1 200") {
+            break;
+        }
+        assert!(Instant::now() < until, "the freed slot is not used");
+    }
+    for stream in &mut held {
+        live_on(stream).await;
+    }
+    drop(held);
+    server.until(&rejected("limit"), |count| count >= 10.0).await;
+}
+
+#[tokio::test]
+async fn at_the_limit_the_longest_waiting_connection_makes_room() {
+    let limits = Limits { connections: 2, grace: Duration::ZERO, ..Limits::default() };
+    let server = Server::start(limits);
+    let mut first = server.connect().await;
+    live_on(&mut first).await;
+    let mut second = server.connect().await;
+    live_on(&mut second).await;
+
+    assert_eq!(server.get("/health/live").await.status(), 200);
+    assert!(closed(&mut first).await);
+    live_on(&mut second).await;
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let server = Server::start(Limits::default());
+    let mut stream = server.connect().await;
+    let requests = "GET /health/live HTTP/1.1\r\nhost: test\r\n\r\nGET /nowhere HTTP/1.1\r\nhost: test\r\n\r\n\
+                    GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    stream.write_all(requests.as_bytes()).await.unwrap();
+    let answers = String::from_utf8(read_all(&mut stream).await).unwrap();
+    let statuses: Vec<&str> = answers.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+    assert_eq!(statuses, ["200", "404", "200"]);
+}

@@ -1,0 +1,142 @@
+//! How the process ends, and what it survives.
+
+use std::time::Duration;
+
+use retsu_collector::election::ACQUIRED;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Collector, Proxy, eventually, free_port, queue_database, throughout};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
+const TIMEOUT: &str = "worker.queue.state_metrics_collector.refresh_timeout_seconds";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_refresh_ends_the_process_and_its_endpoint_with_it() {
+    let database = queue_database().await;
+    let mut collector = Collector::start(&database.url(), |_| {});
+    eventually(LIMIT, "it exports", async || collector.exports().await).await;
+    sqlx::query("DROP TABLE queue_priority_state_shard").execute(&database.pool().await).await.unwrap();
+    assert_eq!(collector.wait_exit(LIMIT).await.code(), Some(1));
+    assert!(collector.get("/health/live").await.is_err());
+    assert!(collector.count_in_log("queue_priority_state_shard") > 0, "the log names the table");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stepping_down_keeps_the_process_and_says_that_collection_fails_until_it_works_again() {
+    let database = queue_database().await;
+    let collector = Collector::start(&database.url(), |config| _ = config.set(ON_FAILURE, "step_down"));
+    eventually(LIMIT, "it exports", async || collector.exports().await).await;
+    let pool = database.pool().await;
+    sqlx::query("ALTER TABLE queue RENAME TO queue_away").execute(&pool).await.unwrap();
+    let says = async |line: &str| collector.metrics().await.is_some_and(|metrics| metrics.lines().any(|l| l == line));
+    eventually(LIMIT, "the failure is visible", async || says("queue_state_collection_success 0").await).await;
+    throughout(Duration::from_secs(3), "no state gauges, and a visible failure", async || {
+        !collector.exports().await && says("queue_state_collection_success 0").await
+    })
+    .await;
+    assert_eq!(collector.get("/leader").await.unwrap().0, 503);
+    sqlx::query("ALTER TABLE queue_away RENAME TO queue").execute(&pool).await.unwrap();
+    eventually(LIMIT, "it exports again", async || collector.exports().await).await;
+    assert!(says("queue_state_collection_success 1").await);
+    assert_eq!(collector.get("/leader").await.unwrap().0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unreachable_database_ends_the_process_under_exit_and_is_waited_for_under_step_down() {
+    let nowhere = format!("postgres://nobody@127.0.0.1:{}/none", free_port());
+    let mut exits = Collector::start(&nowhere, |_| {});
+    assert_eq!(exits.wait_exit(LIMIT).await.code(), Some(1));
+    let mut stays = Collector::start(&nowhere, |config| _ = config.set(ON_FAILURE, "step_down"));
+    stays.wait_until_serving(LIMIT).await;
+    throughout(Duration::from_secs(3), "it is alive, not ready, and not the leader", async || {
+        stays.get("/health/live").await.unwrap().0 == 200
+            && stays.get("/health/ready").await.unwrap().0 == 503
+            && stays.get("/leader").await.unwrap().0 == 503
+    })
+    .await;
+    assert!(stays.is_running());
+    assert_eq!(stays.count_in_log("stepping down"), 1, "one line for the outage, not one for each attempt");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_the_first_process_of_a_pid_namespace_it_stops_on_sigterm() {
+    let url = queue_database().await.url();
+    let mut collector = Collector::start(&url, |config| {
+        config.inside("unshare", &["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    });
+    eventually(LIMIT, "it exports", async || collector.exports().await).await;
+    let children = format!("/proc/{0}/task/{0}/children", collector.pid());
+    let first: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{first}/status")).unwrap();
+    let inside = status.lines().find(|line| line.starts_with("NSpid:")).unwrap();
+    assert_eq!(inside.split_whitespace().last(), Some("1"), "{inside}");
+    kill_process(Pid::from_raw(first).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(collector.wait_exit(Duration::from_secs(10)).await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_aborts_a_shutdown_that_hangs() {
+    let url = queue_database().await.url();
+    let (proxy, through) = Proxy::start(&url).await;
+    let mut collector = Collector::start(&through, |config| _ = config.set(TIMEOUT, 20));
+    eventually(LIMIT, "it exports", async || collector.exports().await).await;
+    // An answer that nobody reads keeps the endpoint draining.
+    let stalled = tokio::net::TcpStream::connect(collector.address()).await.unwrap();
+    stalled.try_write(b"PUT /log/filter HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n").unwrap();
+    proxy.deafen();
+    collector.sigterm();
+    collector.wait_for_log("stopping", LIMIT).await;
+    assert!(collector.is_running());
+    collector.sigterm();
+    assert_eq!(collector.wait_exit(Duration::from_secs(10)).await.code(), Some(1));
+    assert_eq!(collector.count_in_log("aborted by a second signal"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_in_use_is_a_configuration_error_and_nothing_is_taken() {
+    let url = queue_database().await.url();
+    let first = Collector::start(&url, |_| {});
+    eventually(LIMIT, "it exports", async || first.exports().await).await;
+    let port = first.address().port();
+    let mut second = Collector::start(&url, |config| _ = config.port(port));
+    assert_eq!(second.wait_exit(LIMIT).await.code(), Some(2));
+    assert_eq!(second.count_in_log(ACQUIRED), 0);
+    assert!(second.count_in_log(&format!("worker.management.port = {port}")) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rotated_password_is_used_at_the_next_connection_without_a_restart() {
+    let database = queue_database().await;
+    let (pool, role) = (database.pool().await, format!("rotated_{}", database.name()));
+    let run = async |statement: String| {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&pool).await.unwrap();
+    };
+    run(format!("CREATE ROLE {role} LOGIN PASSWORD 'first'")).await;
+    run(format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    let write = |password: &str| {
+        let mut url = url::Url::parse(&database.url()).unwrap();
+        url.set_username(&role).unwrap();
+        url.set_password(Some(password)).unwrap();
+        std::fs::write(&file, format!("{url}\n")).unwrap();
+    };
+    write("first");
+    let mut collector = Collector::start(&database.url(), |config| {
+        config.unset("database.url").set("database.url_file", file.display()).set(ON_FAILURE, "step_down");
+    });
+    eventually(LIMIT, "it exports", async || collector.exports().await).await;
+
+    run(format!("ALTER ROLE {role} PASSWORD 'second'")).await;
+    let terminate = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'");
+    run(terminate).await;
+    collector.wait_for_log("leadership lost", LIMIT).await;
+    throughout(Duration::from_secs(2), "the old password is refused", async || !collector.exports().await).await;
+    write("second");
+    eventually(LIMIT, "it exports again", async || collector.exports().await).await;
+    assert!(collector.is_running());
+    for secret in ["first", "second"] {
+        assert_eq!(collector.count_in_log(&format!(":{secret}@")), 0);
+    }
+}

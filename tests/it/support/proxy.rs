@@ -1,0 +1,91 @@
+//! A TCP proxy between a collector and its server, to cut.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::copy;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What the proxy does with the bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Link {
+    /// Passes them on.
+    Up,
+    /// Closes both ends of every connection, and refuses new ones.
+    Cut,
+    /// Closes the server's end and keeps the client's open without ever answering: the server knows that its
+    /// client is gone, the client does not know that its session is.
+    Deaf,
+}
+
+/// Passes connections on to a server on the loopback address until it is told otherwise; gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    link: watch::Sender<Link>,
+    accepting: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Starts a proxy to the server of `url` and returns it with the URL that leads through it.
+    pub(crate) async fn start(url: &str) -> (Self, String) {
+        let mut url = url::Url::parse(url).unwrap();
+        let server = (Ipv4Addr::LOCALHOST, url.port().unwrap());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (link, watched) = watch::channel(Link::Up);
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                // A refused connection is one that is closed at once.
+                if *watched.borrow() == Link::Up {
+                    tokio::spawn(pass(client, server.into(), watched.clone()));
+                }
+            }
+        });
+        url.set_port(Some(address.port())).unwrap();
+        url.set_host(Some("127.0.0.1")).unwrap();
+        (Self { address, link, accepting }, url.into())
+    }
+
+    /// Closes both ends of every connection.
+    pub(crate) fn cut(&self) {
+        self.link.send_replace(Link::Cut);
+    }
+
+    /// Closes the server's ends only; the clients wait for answers that never come.
+    pub(crate) fn deafen(&self) {
+        self.link.send_replace(Link::Deaf);
+    }
+
+    /// Passes new connections on again.
+    pub(crate) fn mend(&self) {
+        self.link.send_replace(Link::Up);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        println!("the proxy on {} is gone", self.address);
+    }
+}
+
+async fn pass(client: TcpStream, server: SocketAddr, mut link: watch::Receiver<Link>) {
+    let Ok(server) = TcpStream::connect(server).await else { return };
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    tokio::select! {
+        _ = copy(&mut from_client, &mut to_server) => {}
+        _ = copy(&mut from_server, &mut to_client) => {}
+        _ = link.changed() => {}
+    }
+    drop((from_server, to_server));
+    if *link.borrow() == Link::Deaf {
+        // Longer than any test; the proxy's runtime ends it.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+    drop((from_client, to_client));
+}
