@@ -66,9 +66,9 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 .PHONY: tools
 tools: $(PROMTOOL) $(CARGO_DENY) ## Build promtool and cargo-deny into target/tools
 
+# Without service discovery: the clouds' SDKs take longer to compile than everything else.
 $(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
 	mkdir -p $(TOOLS)
-	# Without service discovery: the clouds' SDKs take longer to compile than everything else.
 	cd tools/prometheus && go build -tags remove_all_sd -o ../../$@ github.com/prometheus/prometheus/cmd/promtool
 
 $(CARGO_DENY):
