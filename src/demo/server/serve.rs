@@ -1,5 +1,6 @@
 //! The server process: PostgreSQL for as long as standard input stays open.
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder};
 use std::io::{BufRead, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -222,7 +223,7 @@ impl Server {
     }
 }
 
-fn postgresql(reason: impl ToString) -> ServerError {
+fn postgresql(reason: impl Display) -> ServerError {
     ServerError::Postgresql { reason: reason.to_string() }
 }
 

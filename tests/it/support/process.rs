@@ -1,7 +1,8 @@
 //! The real program as a process.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ pub(crate) struct Config(Command);
 
 impl Config {
     /// Sets a key of the configuration, such as `worker.shutdown_timeout_seconds`.
-    pub(crate) fn set(&mut self, key: &str, value: impl ToString) -> &mut Self {
+    pub(crate) fn set(&mut self, key: &str, value: impl Display) -> &mut Self {
         self.0.env(format!("RETSU_{}", key.to_uppercase().replace('.', "__")), value.to_string());
         self
     }
@@ -217,22 +218,13 @@ pub(crate) fn free_port() -> u16 {
     let start = (std::process::id() % 100) as u16 * (PORTS / 100);
     (0..PORTS)
         .map(|_| FIRST + (start + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS) % PORTS)
-        .find(|&port| {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()
-                && TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok_or_unsupported()
-        })
+        .find(|&port| is_free((Ipv4Addr::UNSPECIFIED, port)) && is_free((Ipv6Addr::UNSPECIFIED, port)))
         .unwrap()
 }
 
-trait Bound {
-    fn is_ok_or_unsupported(self) -> bool;
-}
-
-impl Bound for std::io::Result<TcpListener> {
-    /// A machine without IPv6 has no such address, and so nobody who uses it.
-    fn is_ok_or_unsupported(self) -> bool {
-        self.map_or_else(|error| error.kind() != std::io::ErrorKind::AddrInUse, |_| true)
-    }
+fn is_free(address: impl ToSocketAddrs) -> bool {
+    // A machine without IPv6 has no such address, and so nobody who uses it.
+    TcpListener::bind(address).map_or_else(|error| error.kind() != ErrorKind::AddrInUse, |_| true)
 }
 
 /// The processes, as id and command line, that have `mark` in their command line or in their environment.

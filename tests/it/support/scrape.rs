@@ -27,16 +27,11 @@ impl History {
         self.watch.exporting()
     }
 
-    /// The history up to now.
-    pub(crate) fn so_far(&self) -> history::History {
-        self.watch.history()
-    }
-
     /// Ends the scrapes, prints every gap and overlap under `title`, and returns the history.
     pub(crate) fn finish(self, title: &str) -> history::History {
         let history = self.watch.history();
         for run in history.runs() {
-            println!("{title}: {} exported from {:?} to {:?}", run.target, run.first.1, run.last.0);
+            println!("{title}: {} exported from {:?} to {:?}", run.target, run.first.0, run.last.1);
         }
         for gap in history.gaps() {
             let (from, to) = (gap.from, gap.to);

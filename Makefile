@@ -1,0 +1,75 @@
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+CARGO ?= cargo
+TOOLS := target/tools
+PROMTOOL := $(TOOLS)/promtool
+CARGO_DENY := $(TOOLS)/bin/cargo-deny
+CARGO_DENY_VERSION := 0.20.2
+
+# The whole integration suite runs on the newest and the oldest PostgreSQL, a smoke test on those between.
+NEWEST_POSTGRESQL := 18
+OLDEST_POSTGRESQL := 14
+OTHER_POSTGRESQL := 15 16 17
+
+# `make audit` checks the advisories when their database can be fetched; `ADVISORIES=required` fails otherwise.
+ADVISORIES ?=
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## Watch a failover on an embedded PostgreSQL; ARGS="--duration 60" ends it
+	$(CARGO) run --locked -- demo $(ARGS)
+
+.PHONY: build
+build: ## Build the program for release
+	$(CARGO) build --locked --release
+
+.PHONY: test
+test: $(PROMTOOL) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others
+	RETSU_TEST_POSTGRESQL_VERSION=$(NEWEST_POSTGRESQL) $(CARGO) test --locked
+	RETSU_TEST_POSTGRESQL_VERSION=$(OLDEST_POSTGRESQL) $(CARGO) test --locked --test it
+	@for version in $(OTHER_POSTGRESQL); do \
+		echo "smoke test on PostgreSQL $$version"; \
+		RETSU_TEST_POSTGRESQL_VERSION=$$version $(CARGO) test --locked --test it -- smoke::; \
+	done
+
+.PHONY: lint
+lint: ## Check format, lints and documentation; every warning is an error
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --locked --all-targets --no-default-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(CARGO) fmt
+
+.PHONY: bench
+bench: ## Measure what docs/benchmarks.md reports
+	$(CARGO) bench --locked
+
+.PHONY: audit
+audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they can be fetched, advisories
+	$(CARGO_DENY) --locked check bans licenses sources
+	@if $(CARGO_DENY) fetch db; then \
+		$(CARGO_DENY) --locked check advisories; \
+	else \
+		echo "*** ADVISORIES WERE NOT CHECKED: their database cannot be fetched from here."; \
+		echo "*** Run \`make audit\` where it can."; \
+		test "$(ADVISORIES)" != required; \
+	fi
+
+.PHONY: tools
+tools: $(PROMTOOL) $(CARGO_DENY) ## Build promtool and cargo-deny into target/tools
+
+# Without service discovery: the clouds' SDKs take longer to compile than everything else.
+$(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
+	mkdir -p $(TOOLS)
+	cd tools/prometheus && go build -tags remove_all_sd -o ../../$@ github.com/prometheus/prometheus/cmd/promtool
+
+$(CARGO_DENY):
+	$(CARGO) install --locked --root $(TOOLS) --version $(CARGO_DENY_VERSION) cargo-deny
