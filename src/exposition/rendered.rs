@@ -76,14 +76,17 @@ impl Rendered {
         let cadence = cadence(interval);
 
         let mut body = String::with_capacity(capacity(&queues, &cadence));
+        let mut labels = String::new();
         for family in &QUEUE_FAMILIES {
             text::header(&mut body, family.name, Kind::Gauge, &format!("{} {cadence}", family.help));
             for queue in &queues {
+                labels.clear();
+                labels.push_str("{queue_name=\"");
+                text::label_value(&mut labels, &queue.name);
+                labels.push_str("\",message_priority=\"");
                 for (priority, state) in Priority::ALL.iter().zip(&queue.priorities) {
                     body.push_str(family.name);
-                    body.push_str("{queue_name=\"");
-                    text::label_value(&mut body, &queue.name);
-                    body.push_str("\",message_priority=\"");
+                    body.push_str(&labels);
                     body.push_str(priority.label());
                     body.push_str("\"} ");
                     (family.value)(&mut body, state);

@@ -89,7 +89,7 @@ pub(super) fn gauge(out: &mut String, name: &str, help: &str, value: f64) {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
     use proptest::prelude::*;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
@@ -49,13 +49,14 @@ pub(super) async fn drive(
     let io = TokioIo::new(Paced { stream, pulse: Arc::clone(&pulse) });
     let header_bytes = shared.header_bytes;
     let service = service_fn(move |mut request: Request<Incoming>| {
-        pulse.enter(Phase::Handler);
         request.extensions_mut().insert(peer);
         let (shared, pulse) = (shared.clone(), Arc::clone(&pulse));
         async move {
+            pulse.previous_answer().await;
+            pulse.enter(Phase::Handler);
             let response = answer(request, &shared).await;
             pulse.enter(Phase::Write);
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| Tracked { body, pulse }))
         }
     });
     let connection = http1::Builder::new()
@@ -97,7 +98,39 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Response {
     response
 }
 
-/// A stream that says what it is waiting for.
+/// A body that tells its connection's pulse when hyper has taken all of it.
+struct Tracked<B> {
+    body: B,
+    pulse: Arc<Pulse>,
+}
+
+impl<B: Body + Unpin> Body for Tracked<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for Tracked<B> {
+    fn drop(&mut self) {
+        self.pulse.body_ended();
+    }
+}
+
+/// A stream that tells its connection's pulse what it is waiting for.
 struct Paced {
     stream: TcpStream,
     pulse: Arc<Pulse>,
@@ -114,18 +147,8 @@ impl AsyncRead for Paced {
     }
 }
 
-impl Paced {
-    /// An answer in several pieces may be flushed between two of them.
-    fn writes(&self) {
-        if self.pulse.phase() == Phase::Idle {
-            self.pulse.enter(Phase::Write);
-        }
-    }
-}
-
 impl AsyncWrite for Paced {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.writes();
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -134,7 +157,6 @@ impl AsyncWrite for Paced {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.writes();
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
@@ -145,9 +167,7 @@ impl AsyncWrite for Paced {
     // Hyper flushes the stream only when the kernel has taken every byte it was given.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        if self.pulse.phase() == Phase::Write {
-            self.pulse.enter(Phase::Idle);
-        }
+        self.pulse.flushed();
         Poll::Ready(Ok(()))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{Stream, stream};
 use tokio::sync::watch;
 use warp::filters::BoxedFilter;
 use warp::http::header::{
@@ -21,7 +21,10 @@ use super::leader::LeaderAnswer;
 use super::ready::{Readiness, Ready};
 use crate::clock::BootInstant;
 use crate::election::{Liveness, Status};
-use crate::exposition::{Metrics, Publication, negotiate, scrape};
+use crate::exposition::{Metrics, Publication, Scrape, View, negotiate, scrape};
+
+/// Bytes of queue state that are handed over at once.
+const PIECE_BYTES: usize = 256 * 1024;
 
 /// Bytes of a log filter that is put.
 const FILTER_BYTES: u64 = 4096;
@@ -178,13 +181,11 @@ pub fn routes(context: Context) -> BoxedFilter<(Response,)> {
         .boxed()
 }
 
-fn exposition(metrics: &Metrics, publication: &Publication, headers: &HeaderMap) -> Response {
+fn exposition(metrics: &Metrics, publication: &Arc<Publication>, headers: &HeaderMap) -> Response {
     let answer = negotiate(joined(headers, &ACCEPT).as_deref(), joined(headers, &ACCEPT_ENCODING).as_deref());
     let scrape = scrape(metrics, publication, answer);
     let length = scrape.len();
-    // Streamed, because a body of one piece would copy all of them into it.
-    let pieces = scrape.parts.into_iter().filter(|part| !part.is_empty()).map(Ok::<_, Infallible>);
-    let mut response = warp::reply::stream(stream::iter(pieces)).into_response();
+    let mut response = warp::reply::stream(pieces(scrape, Arc::clone(publication))).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.format.content_type()));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -193,6 +194,28 @@ fn exposition(metrics: &Metrics, publication: &Publication, headers: &HeaderMap)
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     response
+}
+
+/// The queue families have run out while their answer was being written.
+#[derive(Debug, thiserror::Error)]
+#[error("queue state may no longer be exported")]
+struct Expired;
+
+/// `scrape` in pieces that share its memory. Where it has queue state, every piece is taken just before it
+/// is written and only while queue state is exported: a client that reads slowly, or a process that was
+/// stopped meanwhile, gets a broken answer, which Prometheus throws away, instead of gauges from beyond the
+/// fence.
+fn pieces(scrape: Scrape, publication: Arc<Publication>) -> impl Stream<Item = Result<Bytes, Expired>> + Send + Sync {
+    let [mut queues, tail, own] = scrape.parts;
+    let guarded = !queues.is_empty();
+    let queues = std::iter::from_fn(move || {
+        let piece = queues.split_to(queues.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then_some(piece)
+    });
+    stream::iter(queues.chain([tail, own]).map(move |piece| {
+        let exports = || matches!(publication.view(BootInstant::now()), View::Published(_));
+        if !guarded || exports() { Ok(piece) } else { Err(Expired) }
+    }))
 }
 
 /// All values of a list header as one list; a value that is no text is not there.

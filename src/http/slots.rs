@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 use super::Limits;
 
 /// What a connection is waiting for.
@@ -19,34 +21,56 @@ pub(super) enum Phase {
     Handler,
     /// The client, who takes the answer.
     Write,
+    /// The client, who takes the last bytes of the answer.
+    Last,
 }
 
 /// The phase of one connection and its beginning, written by the connection and read by the accept loop.
 #[derive(Debug)]
 pub(super) struct Pulse {
     origin: Instant,
-    /// Microseconds from `origin` to the beginning of the phase, then two bits for the phase: one word, so
+    /// Microseconds from `origin` to the beginning of the phase, then three bits for the phase: one word, so
     /// that a reader never pairs the phase of one moment with the beginning of another.
     state: AtomicU64,
+    flushed: Notify,
 }
+
+const PHASE_BITS: u32 = 3;
+const PHASE_MASK: u64 = (1 << PHASE_BITS) - 1;
 
 impl Pulse {
     pub(super) fn new(origin: Instant) -> Self {
-        let pulse = Self { origin, state: AtomicU64::new(0) };
+        let pulse = Self { origin, state: AtomicU64::new(0), flushed: Notify::new() };
         // A connection that says nothing at all is cut like one that is slow to finish its head.
         pulse.enter(Phase::Head);
         pulse
     }
 
     pub(super) fn enter(&self, phase: Phase) {
-        let since = u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX >> 2);
-        let bits = match phase {
-            Phase::Idle => 0,
-            Phase::Head => 1,
-            Phase::Handler => 2,
-            Phase::Write => 3,
-        };
-        self.state.store(since << 2 | bits, Ordering::Relaxed);
+        let since = u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX >> PHASE_BITS);
+        self.state.store(since << PHASE_BITS | phase as u64, Ordering::Relaxed);
+    }
+
+    /// The body of the answer has been handed over in full; the time for the answer goes on.
+    pub(super) fn body_ended(&self) {
+        let since = self.state.load(Ordering::Relaxed) & !PHASE_MASK;
+        self.state.store(since | Phase::Last as u64, Ordering::Relaxed);
+    }
+
+    /// The kernel has taken every byte handed over so far.
+    pub(super) fn flushed(&self) {
+        if self.phase() == Phase::Last {
+            self.enter(Phase::Idle);
+            self.flushed.notify_one();
+        }
+    }
+
+    /// Waits until the answer before this request has left: of two requests sent at once, the second must
+    /// not be answered with what was true when the first one's client stalled.
+    pub(super) async fn previous_answer(&self) {
+        while self.phase() == Phase::Last {
+            self.flushed.notified().await;
+        }
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -55,13 +79,14 @@ impl Pulse {
 
     fn read(&self) -> (Phase, Instant) {
         let state = self.state.load(Ordering::Relaxed);
-        let phase = match state & 0b11 {
+        let phase = match state & PHASE_MASK {
             0 => Phase::Idle,
             1 => Phase::Head,
             2 => Phase::Handler,
-            _ => Phase::Write,
+            3 => Phase::Write,
+            _ => Phase::Last,
         };
-        (phase, self.origin + Duration::from_micros(state >> 2))
+        (phase, self.origin + Duration::from_micros(state >> PHASE_BITS))
     }
 
     fn waited(&self, now: Instant) -> Duration {
@@ -103,7 +128,7 @@ impl<K: Copy + Eq + Hash, H> Slots<K, H> {
                     Phase::Idle => limits.idle,
                     Phase::Head => limits.head,
                     Phase::Handler => limits.handler,
-                    Phase::Write => limits.answer,
+                    Phase::Write | Phase::Last => limits.answer,
                 };
                 now.saturating_duration_since(since) > limit
             })
@@ -133,10 +158,8 @@ mod tests {
 
     fn pulse(origin: Instant, phase: Phase, since: Duration) -> Arc<Pulse> {
         let pulse = Pulse::new(origin);
-        pulse.enter(phase);
-        let bits = pulse.state.load(Ordering::Relaxed) & 0b11;
         let micros = u64::try_from(since.as_micros()).unwrap_or_default();
-        pulse.state.store(micros << 2 | bits, Ordering::Relaxed);
+        pulse.state.store(micros << PHASE_BITS | phase as u64, Ordering::Relaxed);
         Arc::new(pulse)
     }
 
@@ -150,7 +173,9 @@ mod tests {
             answer: Duration::from_secs(3),
             ..Limits::default()
         };
-        for (phase, limit) in [(Phase::Idle, 4), (Phase::Head, 1), (Phase::Handler, 2), (Phase::Write, 3)] {
+        for (phase, limit) in
+            [(Phase::Idle, 4), (Phase::Head, 1), (Phase::Handler, 2), (Phase::Write, 3), (Phase::Last, 3)]
+        {
             let mut slots = Slots::new();
             slots.insert(1, "connection", pulse(origin, phase, Duration::from_secs(10)));
             let at_limit = origin + Duration::from_secs(10 + limit);
@@ -178,12 +203,24 @@ mod tests {
     #[test]
     fn a_phase_begins_when_it_is_entered() {
         let pulse = Pulse::new(Instant::now());
-        for phase in [Phase::Idle, Phase::Handler, Phase::Write, Phase::Head] {
+        for phase in [Phase::Idle, Phase::Handler, Phase::Write, Phase::Last, Phase::Head] {
             let before = Instant::now();
             pulse.enter(phase);
             let (read, since) = pulse.read();
             // Stored in microseconds, rounded down.
             assert!(read == phase && since + Duration::from_micros(1) >= before && since <= Instant::now());
         }
+    }
+
+    #[test]
+    fn the_time_for_an_answer_goes_on_until_its_last_byte_has_left() {
+        let origin = Instant::now();
+        let pulse = pulse(origin, Phase::Write, Duration::from_secs(1));
+        pulse.flushed();
+        assert_eq!(pulse.read(), (Phase::Write, origin + Duration::from_secs(1)));
+        pulse.body_ended();
+        assert_eq!(pulse.read(), (Phase::Last, origin + Duration::from_secs(1)));
+        pulse.flushed();
+        assert_eq!(pulse.phase(), Phase::Idle);
     }
 }

@@ -1,11 +1,17 @@
 //! What clients cannot do to the server.
 
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use retsu_collector::http::Limits;
+use retsu_collector::config::ManagementSettings;
+use retsu_collector::http::{Limits, bind, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use warp::Filter;
+use warp::reply::Response;
 
 use super::{PATIENCE, Reply, Server, exchange_with_body, live_on, read_all};
 
@@ -163,14 +169,15 @@ async fn two_hundred_stalled_readers_neither_starve_a_scrape_nor_stay() {
 async fn a_reader_that_takes_its_answer_slowly_but_in_time_gets_all_of_it() {
     let server = Server::start(Limits::default());
     server.publish(LARGE);
-    let mut stream = stalled_reader(&server).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
     let started = Instant::now();
     let mut first = [0; 1024];
     stream.read_exact(&mut first).await.unwrap();
     let head = Reply::parse(&first);
     let length: usize = head.header("content-length").unwrap().parse().unwrap();
     let mut left = length - head.body.len();
-    let mut chunk = vec![0; 1 << 20];
+    let mut chunk = vec![0; 1 << 16];
     while left > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let read = tokio::time::timeout(PATIENCE, stream.read(&mut chunk)).await.unwrap().unwrap();
@@ -234,4 +241,54 @@ async fn pipelined_requests_are_answered_in_order() {
     let answers = String::from_utf8(read_all(&mut stream).await).unwrap();
     let statuses: Vec<&str> = answers.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
     assert_eq!(statuses, ["200", "404", "200"]);
+}
+
+#[tokio::test]
+async fn a_withdrawal_breaks_off_the_queue_state_of_an_answer_that_is_read_slowly() {
+    let server = Server::start(Limits::default());
+    server.publish(LARGE);
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+    let mut first = [0; 1024];
+    stream.read_exact(&mut first).await.unwrap();
+    server.publication.withdraw();
+    let mut answer = first.to_vec();
+    answer.extend(read_all(&mut stream).await);
+    let reply = Reply::parse(&answer);
+    let length: usize = reply.header("content-length").unwrap().parse().unwrap();
+    assert!(reply.body.len() < length, "all {length} bytes were sent");
+    assert!(server.get("/metrics").await.header("content-length").unwrap().parse::<usize>().unwrap() < LARGE);
+}
+
+#[tokio::test]
+async fn a_pipelined_request_is_not_answered_before_the_answer_ahead_of_it_has_left() {
+    let settings = ManagementSettings { bind_address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port: 0 };
+    let listener = bind(&settings).unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicBool::new(false));
+    let second = Arc::clone(&asked);
+    let large = warp::path!("large").map(|| Response::new(vec![b'x'; 32 << 20].into()));
+    let now = warp::path!("now").map(move || {
+        second.store(true, Ordering::SeqCst);
+        Response::new("now".into())
+    });
+    let (_, server) = Server::prepare();
+    let shutdown = server.shutdown.clone();
+    let routes = large.or(now).unify().boxed();
+    let task = tokio::spawn(serve(listener, routes, Arc::clone(&server.metrics), Limits::default(), shutdown));
+
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let requests =
+        "GET /large HTTP/1.1\r\nhost: test\r\n\r\nGET /now HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    stream.write_all(requests.as_bytes()).await.unwrap();
+    stream.read_exact(&mut [0; 16]).await.unwrap();
+    let window = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < window {
+        assert!(!asked.load(Ordering::SeqCst), "answered while the answer ahead is stalled");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(read_all(&mut stream).await.ends_with(b"now"));
+    assert!(asked.load(Ordering::SeqCst));
+    server.shutdown.cancel();
+    task.await.unwrap().unwrap();
 }

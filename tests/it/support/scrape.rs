@@ -27,6 +27,11 @@ impl History {
         self.watch.exporting()
     }
 
+    /// The history up to now.
+    pub(crate) fn so_far(&self) -> history::History {
+        self.watch.history()
+    }
+
     /// Ends the scrapes, prints every gap and overlap under `title`, and returns the history.
     pub(crate) fn finish(self, title: &str) -> history::History {
         let history = self.watch.history();
