@@ -31,6 +31,12 @@ async fn wait_for_sole_exporter(history: &History, target: usize) {
     eventually(LIMIT, "one alone exports", async || history.exporting() == [target]).await;
 }
 
+/// Waits until the standby alone exports, and holds it for a while: an old leader that came back would show.
+async fn wait_for_take_over(history: &History) {
+    wait_for_sole_exporter(history, 1).await;
+    throughout(Duration::from_secs(1), "the new leader alone exports", async || history.exporting() == [1]).await;
+}
+
 fn assert_never_two(history: &history::History) {
     assert_eq!(history.overlaps(), [], "two exported at once");
     assert!(history.scrapes() > 50, "too few scrapes to prove anything: {}", history.scrapes());
@@ -90,7 +96,7 @@ async fn a_graceful_stop_hands_over_within_the_retry_interval() {
     wait_for_sole_exporter(&history, 0).await;
     leader.sigterm();
     assert_eq!(leader.wait_exit(LIMIT).await.code(), Some(0));
-    wait_for_sole_exporter(&history, 1).await;
+    wait_for_take_over(&history).await;
     let history = history.finish("graceful stop");
     assert_never_two(&history);
     assert_one_gap_of_at_most(&history, Duration::from_secs(1) + SLACK);
@@ -103,7 +109,7 @@ async fn a_killed_leader_is_replaced_within_the_retry_interval() {
     let history = History::watch(&[&leader, &standby]);
     wait_for_sole_exporter(&history, 0).await;
     leader.sigkill();
-    wait_for_sole_exporter(&history, 1).await;
+    wait_for_take_over(&history).await;
     let history = history.finish("SIGKILL");
     assert_never_two(&history);
     assert_one_gap_of_at_most(&history, Duration::from_secs(1) + SLACK);
