@@ -55,7 +55,7 @@ pub struct QueueState {
 /// The immutable result of one refresh: everything in it was true at [`database_time`](Self::database_time).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// At most `max_queues` queues, ordered by name.
+    /// At most `max_queues` queues, ordered by name, no two of the same name.
     pub queues: Vec<QueueState>,
     /// How many queues the database has.
     pub queues_found: u64,

@@ -75,7 +75,7 @@ impl Elector {
     /// With `on_refresh_failure: exit`, the first failed attempt or refresh; with `step_down`, never.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
         let allowance = Self::allowance(&self.settings, self.database.pool().options().get_acquire_timeout());
-        Campaign { elector: self, stop, allowance, state: State::starting(), failures: 0, left_out: (0, 0) }.run().await
+        Campaign { elector: self, stop, allowance, state: State::starting(), failures: 0, dropped: 0 }.run().await
     }
 }
 
@@ -87,8 +87,8 @@ struct Campaign {
     state: State,
     /// Failed attempts and terms in a row.
     failures: u32,
-    /// Queues that the last exposition left out: for the budget, and for having the name of another.
-    left_out: (u64, usize),
+    /// Queues that the last exposition left out for the budget.
+    dropped: u64,
 }
 
 impl Campaign {
@@ -172,14 +172,9 @@ impl Campaign {
     }
 
     fn publish(&mut self, rendered: Rendered) {
-        let left_out = (rendered.queues_dropped, rendered.duplicates);
-        if left_out != std::mem::replace(&mut self.left_out, left_out) {
-            tracing::warn!(
-                found = rendered.queues_found,
-                over_budget = left_out.0,
-                duplicate_names = left_out.1,
-                "the number of queues left out has changed"
-            );
+        let (found, dropped) = (rendered.queues_found, rendered.queues_dropped);
+        if dropped != std::mem::replace(&mut self.dropped, dropped) {
+            tracing::warn!(found, dropped, "the number of queues beyond telemetry.metrics.max_queues has changed");
         }
         let settings = &self.elector.settings;
         // The next refresh has ended, one way or the other, by then.

@@ -1,6 +1,5 @@
 //! One snapshot as exposition text.
 
-use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -51,9 +50,6 @@ pub struct Rendered {
     gzip: Bytes,
     /// Samples in the body.
     pub series: usize,
-    /// Queues left out because another one of the same name came before: two equal series would make
-    /// Prometheus refuse the whole answer.
-    pub duplicates: usize,
     /// [`Snapshot::queues_found`]
     pub queues_found: u64,
     /// [`Snapshot::queues_dropped`]
@@ -71,15 +67,14 @@ impl Rendered {
     /// 10,000 queues: run it off the async workers.
     #[must_use]
     pub fn new(snapshot: &Snapshot, interval: Duration) -> Self {
-        let mut seen = HashSet::with_capacity(snapshot.queues.len());
-        let queues: Vec<&QueueState> = snapshot.queues.iter().filter(|queue| seen.insert(&*queue.name)).collect();
+        let queues = &snapshot.queues;
         let cadence = cadence(interval);
 
-        let mut body = String::with_capacity(capacity(&queues, &cadence));
+        let mut body = String::with_capacity(capacity(queues, &cadence));
         let mut labels = String::new();
         for family in &QUEUE_FAMILIES {
             text::header(&mut body, family.name, Kind::Gauge, &format!("{} {cadence}", family.help));
-            for queue in &queues {
+            for queue in queues {
                 labels.clear();
                 labels.push_str("{queue_name=\"");
                 text::label_value(&mut labels, &queue.name);
@@ -101,7 +96,6 @@ impl Rendered {
             gzip: gzip::member(&body),
             body,
             series: queues.len() * Priority::ALL.len() * QUEUE_FAMILIES.len(),
-            duplicates: snapshot.queues.len() - queues.len(),
             queues_found: snapshot.queues_found,
             queues_dropped: snapshot.queues_dropped(),
             database_time: snapshot.database_time,
@@ -128,7 +122,7 @@ pub(super) fn cadence(interval: Duration) -> String {
     format!("Refreshed in the background every {} s.", interval.as_secs_f64())
 }
 
-fn capacity(queues: &[&QueueState], cadence: &str) -> usize {
+fn capacity(queues: &[QueueState], cadence: &str) -> usize {
     let names: usize = queues.iter().map(|queue| text::label_value_len(&queue.name)).sum();
     let priorities: usize = Priority::ALL.iter().map(|priority| priority.label().len()).sum();
     let line = "{queue_name=\"\",message_priority=\"\"} \n".len() + VALUE_BYTES;
@@ -180,16 +174,6 @@ mod tests {
     }
 
     #[test]
-    fn a_second_queue_of_the_same_name_is_left_out_and_counted() {
-        let queues = vec![queue("a", 1, 0.0), queue("b", 2, 0.0), queue("a", 3, 0.0)];
-        let rendered = Rendered::new(&snapshot(queues), Duration::from_secs(15));
-        assert_eq!((rendered.duplicates, rendered.series, rendered.queues_found), (1, 24, 3));
-        let body = text(&rendered);
-        assert!(body.contains("queue_messages_ready{queue_name=\"a\",message_priority=\"HIGH\"} 1\n"));
-        assert_eq!(body.matches("queue_messages_ready{queue_name=\"a\",message_priority=\"HIGH\"}").count(), 1);
-    }
-
-    #[test]
     fn no_queue_is_four_families_without_samples() {
         let rendered = Rendered::new(&snapshot(Vec::new()), Duration::from_millis(500));
         assert_eq!(rendered.series, 0);
@@ -205,8 +189,7 @@ mod tests {
         let rendered = Rendered::new(&snapshot(queues.clone()), Duration::from_secs(15));
         assert_eq!(rendered.series, 120_000);
         assert_eq!(text(&rendered).lines().filter(|line| !line.starts_with('#')).count(), 120_000);
-        let all: Vec<_> = queues.iter().collect();
-        assert!(rendered.body().len() <= capacity(&all, &cadence(Duration::from_secs(15))));
+        assert!(rendered.body().len() <= capacity(&queues, &cadence(Duration::from_secs(15))));
 
         let mut plain = Vec::new();
         MultiGzDecoder::new(&*rendered.gzip()).read_to_end(&mut plain).unwrap();

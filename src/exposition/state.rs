@@ -65,12 +65,6 @@ fn published(out: &mut String, rendered: &Rendered, now: BootInstant, interval: 
         &format!("Queues left out because telemetry.metrics.max_queues is exhausted. {cadence}"),
         rendered.queues_dropped as f64,
     );
-    text::gauge(
-        out,
-        "retsu_collector_duplicate_queue_names",
-        "Queues left out because another queue of the same name is exported.",
-        rendered.duplicates as f64,
-    );
     let bytes = "retsu_collector_exposition_bytes";
     text::header(out, bytes, Kind::Gauge, "Size of the queue gauges in an answer, by content encoding.");
     for (encoding, size) in [("identity", rendered.body().len()), ("gzip", rendered.gzip().len())] {
