@@ -223,6 +223,7 @@ impl Campaign {
 }
 
 impl Elector {
+    #[tracing::instrument(name = "attempt", skip_all)]
     async fn attempt(&self) -> Result<Attempt, AttemptError> {
         LockSession::attempt(&self.database, self.settings.lock_key, self.settings.refresh_timeout).await
     }
@@ -232,6 +233,7 @@ impl Elector {
         self.collector.prepare(session).await.map_err(|error| self.failed(error, began))
     }
 
+    #[tracing::instrument(name = "refresh", skip_all)]
     async fn refresh(&self, session: &mut LockSession) -> Result<Rendered, ElectionError> {
         let began = BootInstant::now();
         let snapshot = self.collector.refresh(session).await.map_err(|error| self.failed(error, began))?;

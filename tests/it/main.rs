@@ -12,3 +12,4 @@ mod schema;
 mod smoke;
 mod supervision;
 mod support;
+mod traces;

@@ -1,0 +1,102 @@
+//! Traces: the real program delivers its spans to a real receiver.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::support::{Collector, eventually, queue_database};
+
+/// Longer than the pause between two deliveries of the exporter, 5 s.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A receiver of OTLP over HTTP that accepts everything.
+struct Receiver {
+    address: std::net::SocketAddr,
+    requests: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Receiver {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests: Arc<Mutex<Vec<_>>> = Arc::default();
+        let received = Arc::clone(&requests);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            loop {
+                let request = receive(listener.accept().await.unwrap().0).await.unwrap();
+                received.lock().unwrap().push(request);
+            }
+        });
+        Self { address, requests, _tasks: tasks }
+    }
+
+    /// The paths of the requests so far.
+    fn paths(&self) -> BTreeSet<String> {
+        self.requests.lock().unwrap().iter().map(|(request, _)| request.clone()).collect()
+    }
+
+    /// Whether a delivery contains `text`. Protobuf writes a text as its bytes.
+    fn has(&self, text: &str) -> bool {
+        let contains = |body: &[u8]| body.windows(text.len()).any(|window| window == text.as_bytes());
+        self.requests.lock().unwrap().iter().any(|(_, body)| contains(body))
+    }
+}
+
+/// Answers one request with 200; its request line and body.
+async fn receive(stream: TcpStream) -> std::io::Result<(String, Vec<u8>)> {
+    let mut reader = BufReader::new(stream);
+    let (mut request, mut length) = (String::new(), 0);
+    reader.read_line(&mut request).await?;
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).await?;
+        match header.to_ascii_lowercase().trim().split_once(':') {
+            Some(("content-length", value)) => length = value.trim().parse().unwrap(),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).await?;
+    reader.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await?;
+    Ok((request.trim_end().to_owned(), body))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_and_refreshes_are_delivered_as_spans_of_the_configured_service() {
+    let (database, receiver) = (queue_database().await, Receiver::start().await);
+    let mut collector = Collector::start(&database.url(), |config| {
+        config
+            .set("telemetry.traces.enabled", true)
+            .set("telemetry.traces.endpoint", format!("http://{}", receiver.address))
+            .set("telemetry.traces.service_name", "collector-under-test");
+    });
+    for text in ["attempt", "refresh", "collector-under-test"] {
+        eventually(LIMIT, &format!("a delivery contains {text:?}"), async || receiver.has(text)).await;
+    }
+    assert_eq!(receiver.paths(), ["POST /v1/traces HTTP/1.1".to_owned()].into());
+    collector.sigterm();
+    assert!(collector.wait_exit(LIMIT).await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_being_enabled_traces_reach_nobody_and_a_stop_delivers_what_is_queued() {
+    let (database, receiver) = (queue_database().await, Receiver::start().await);
+    for enabled in [false, true] {
+        let mut collector = Collector::start(&database.url(), |config| {
+            config
+                .set("telemetry.traces.enabled", enabled)
+                .set("telemetry.traces.endpoint", format!("http://{}", receiver.address));
+        });
+        eventually(LIMIT, "it exports", async || collector.exports().await).await;
+        collector.sigterm();
+        assert!(collector.wait_exit(LIMIT).await.success());
+        assert_eq!(receiver.has("refresh"), enabled);
+    }
+}
