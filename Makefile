@@ -16,6 +16,9 @@ OTHER_POSTGRESQL := 15 16 17
 # `make audit` checks the advisories when their database can be fetched; `ADVISORIES=required` fails otherwise.
 ADVISORIES ?=
 
+# The commit that the program names as its own.
+export RETSU_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

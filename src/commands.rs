@@ -170,7 +170,7 @@ pub fn demo_collector(args: crate::cli::DemoCollectorArgs) -> Result<(), Failure
 ///
 /// None.
 pub fn version() -> Result<(), Failure> {
-    println!("retsu-collector {} ({})", env!("CARGO_PKG_VERSION"), option_env!("RETSU_COMMIT").unwrap_or("unknown"));
+    println!("retsu-collector {} ({})", env!("CARGO_PKG_VERSION"), crate::COMMIT);
     Ok(())
 }
 

@@ -19,3 +19,9 @@ pub mod http;
 pub mod schema;
 pub mod supervisor;
 pub mod telemetry;
+
+/// The commit that this program was built from, as `RETSU_COMMIT` told the compiler; `unknown` without it.
+pub const COMMIT: &str = match option_env!("RETSU_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};

@@ -137,7 +137,7 @@ impl Metrics {
         let cadence = cadence(interval);
 
         let build = gauges(&own, "build_info", "Version and commit of this build, always 1.", &["version", "commit"])?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("RETSU_COMMIT").unwrap_or("unknown")]).set(1);
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), crate::COMMIT]).set(1);
         let lock =
             gauges(&own, "lock_info", "The advisory lock that decides who leads, always 1.", &["classid", "objid"])?;
         lock.with_label_values(&[lock_key.0.to_string(), lock_key.1.to_string()]).set(1);

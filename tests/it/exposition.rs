@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use flate2::read::MultiGzDecoder;
+use retsu_collector::COMMIT;
 use retsu_collector::clock::BootInstant;
 use retsu_collector::collection::{PriorityState, QueueState, Snapshot};
 use retsu_collector::config::LockKey;
@@ -200,11 +201,14 @@ async fn names_help_and_type_are_pinned() {
     replica.fail();
     replica.lead(&["emails"]);
     check(&replica);
+    let build = format!("commit=\"{COMMIT}\",version=\"{}\"", env!("CARGO_PKG_VERSION"));
     let lines = |exposition: &str| -> String {
         exposition
             .lines()
             .map(|line| match line.rsplit_once(' ') {
-                Some((series, _)) if !line.starts_with('#') => series.replace(env!("CARGO_PKG_VERSION"), "VERSION"),
+                Some((series, _)) if !line.starts_with('#') => {
+                    series.replace(&build, "commit=\"COMMIT\",version=\"VERSION\"")
+                }
                 _ => line.to_owned(),
             })
             .map(|line| line + "\n")
