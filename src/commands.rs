@@ -123,7 +123,7 @@ pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// A part of the demo failed, or two collectors exported at once (1).
+/// A connection URL that breaks a rule (2); a part of the demo failed, or two collectors exported at once (1).
 #[cfg(feature = "demo")]
 pub fn demo(args: crate::cli::DemoArgs) -> Result<(), Failure> {
     let options = crate::demo::DemoOptions {
@@ -134,7 +134,10 @@ pub fn demo(args: crate::cli::DemoArgs) -> Result<(), Failure> {
         duration: args.duration,
         queues: args.queues,
     };
-    Ok(runtime()?.block_on(crate::demo::run(options)).map_err(anyhow::Error::from)?)
+    runtime()?.block_on(crate::demo::run(options)).map_err(|error| {
+        let code = if error.is_configuration() { EXIT_USAGE } else { EXIT_FAILURE };
+        Failure { error: error.into(), code }
+    })
 }
 
 /// `demo-server`: serves the demo's PostgreSQL until its standard input ends.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::PgPool;
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep_until};
@@ -30,6 +30,8 @@ use history::History;
 use screen::{Frame, Screen, Seen};
 use server::{EmbeddedServer, ServerError, ServerOptions};
 use watch::{SCRAPE_INTERVAL, Watch};
+
+use crate::config::{self, Assignment, ConfigError, ConnectOptionsError, Flag, Sources};
 
 /// Time between two frames and two looks at who exports.
 const TICK: Duration = Duration::from_millis(100);
@@ -57,6 +59,12 @@ pub struct DemoOptions {
 /// Why a demo failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
+    /// The given connection URL breaks a rule. The message repeats no part of it.
+    #[error(transparent)]
+    Url(#[from] ConfigError),
+    /// A connection cannot be made from the given URL and the environment. The message repeats no secret.
+    #[error(transparent)]
+    Options(#[from] ConnectOptionsError),
     /// The embedded PostgreSQL.
     #[error("embedded PostgreSQL: {0}")]
     Server(#[from] ServerError),
@@ -88,18 +96,10 @@ pub enum DemoError {
 }
 
 impl DemoError {
-    /// A stable word for the kind of error.
+    /// Whether the cause is in what the demo was given.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Server(_) => "server",
-            Self::Database(_) => "database",
-            Self::Schema(_) => "schema",
-            Self::Process(_) => "process",
-            Self::Collector { .. } => "collector",
-            Self::TwoExported(_) => "two_exported",
-            Self::NobodyExported => "nobody_exported",
-        }
+    pub const fn is_configuration(&self) -> bool {
+        matches!(self, Self::Url(_) | Self::Options(_))
     }
 }
 
@@ -183,11 +183,19 @@ async fn prepare(database_url: &SecretString, queues: u32) -> Result<(PgPool, Jo
     let pool = PgPoolOptions::new()
         .max_connections(5)
         .acquire_timeout(CONNECT_TIMEOUT)
-        .connect(database_url.expose_secret())
+        .connect_with(connect_options(database_url)?)
         .await?;
     crate::schema::apply(&mut *pool.acquire().await?).await.map_err(|error| DemoError::Schema(error.into()))?;
     let load = load::start(&pool, queues).await?;
     Ok((pool, load))
+}
+
+/// Not by the driver's own parser, which logs and repeats parts of a URL.
+fn connect_options(database_url: &SecretString) -> Result<PgConnectOptions, DemoError> {
+    let value = database_url.expose_secret().to_owned();
+    let flag = Flag { name: "--database-url", assignment: Assignment::Key { path: "database.url", value } };
+    let loaded = config::load(&Sources { flags: vec![flag], ..Sources::default() })?;
+    Ok(loaded.settings.database.connect_options()?)
 }
 
 /// Where the failover is.
