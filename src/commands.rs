@@ -96,7 +96,9 @@ pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
     let settings = load(None, args.database.flags())?.settings;
     let options = settings.database.connect_options().map_err(Failure::usage)?;
     Ok(runtime()?.block_on(async {
-        let mut session = PgConnection::connect_with(&options).await.map_err(|error| anyhow!("connecting to the database failed: {error}"))?;
+        let mut session = PgConnection::connect_with(&options)
+            .await
+            .map_err(|error| anyhow!("connecting to the database failed: {error}"))?;
         if args.apply {
             match schema::apply(&mut session).await? {
                 Applied::Created => println!("schema created"),

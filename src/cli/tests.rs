@@ -95,7 +95,10 @@ fn schema_load_has_sizes_that_single_numbers_override() {
         other => panic!("{other:?}"),
     };
     assert_eq!(load(&["schema", "--apply"]), None);
-    assert_eq!(load(&["schema", "--load", "large"]), Some(Load { queues: 10_000, messages: 1_100_000, seed: 1, ..Load::default() }));
+    assert_eq!(
+        load(&["schema", "--load", "large"]),
+        Some(Load { queues: 10_000, messages: 1_100_000, seed: 1, ..Load::default() })
+    );
     assert_eq!(
         load(&["schema", "--load", "small", "--queues", "3", "--seed", "9"]),
         Some(Load { queues: 3, messages: 1_000, seed: 9, ..Load::default() })

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use sqlx::Connection;
 use tokio::sync::watch;
+use tokio::task::block_in_place;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -74,158 +75,195 @@ impl Elector {
     /// With `on_refresh_failure: exit`, the first failed attempt or refresh; with `step_down`, never.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
         let allowance = Self::allowance(&self.settings, self.database.pool().options().get_acquire_timeout());
-        let mut state = State::starting();
-        let mut failures = 0;
-        loop {
-            self.liveness.tick(allowance);
-            state.attempt();
-            let attempt = LockSession::attempt(&self.database, self.settings.lock_key, self.settings.refresh_timeout);
-            let Some(attempt) = stop.run_until_cancelled(attempt).await else { return Ok(()) };
-            let outcome = match attempt {
-                Ok(Attempt::Granted(session)) => {
-                    self.metrics.attempt(AttemptOutcome::Acquired);
-                    self.lead(session, &mut state, &mut failures, &stop, allowance).await
-                }
-                Ok(Attempt::Held) => {
-                    self.metrics.attempt(AttemptOutcome::Held);
-                    state.rejected();
-                    // Somebody leads: what became of our own last collection no longer matters.
-                    self.publication.withdraw();
-                    failures = 0;
-                    Ok(())
-                }
-                Err(error) => {
-                    self.metrics.attempt(AttemptOutcome::Failed);
-                    state.rejected();
-                    Err(error.into())
-                }
-            };
-            if stop.is_cancelled() {
-                return Ok(());
-            }
-            let pause = match outcome {
-                Ok(()) => self.settings.leadership_retry_interval,
-                Err(error) => {
-                    failures += 1;
-                    self.retry_after(error, failures)?
-                }
+        Campaign { elector: self, stop, allowance, state: State::starting(), failures: 0, left_out: (0, 0) }.run().await
+    }
+}
+
+/// The running election.
+struct Campaign {
+    elector: Elector,
+    stop: CancellationToken,
+    allowance: Duration,
+    state: State,
+    /// Failed attempts and terms in a row.
+    failures: u32,
+    /// Queues that the last exposition left out: for the budget, and for having the name of another.
+    left_out: (u64, usize),
+}
+
+impl Campaign {
+    async fn run(mut self) -> Result<(), ElectionError> {
+        let stop = self.stop.clone();
+        while !stop.is_cancelled() {
+            self.elector.liveness.tick(self.allowance);
+            self.state.attempt();
+            let Some(attempt) = stop.run_until_cancelled(self.elector.attempt()).await else { break };
+            let pause = match self.follow(attempt).await {
+                Ok(()) => self.elector.settings.leadership_retry_interval,
+                Err(error) => self.retry_after(error)?,
             };
             stop.run_until_cancelled(sleep(pause)).await;
-            if stop.is_cancelled() {
-                return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Does what the outcome of an attempt asks for: waits, or leads.
+    async fn follow(&mut self, attempt: Result<Attempt, AttemptError>) -> Result<(), ElectionError> {
+        match attempt {
+            Ok(Attempt::Granted(session)) => {
+                self.elector.metrics.attempt(AttemptOutcome::Acquired);
+                self.lead(session).await
+            }
+            Ok(Attempt::Held) => {
+                self.elector.metrics.attempt(AttemptOutcome::Held);
+                self.state.rejected();
+                // Somebody leads: what became of our own last collection no longer matters.
+                self.elector.publication.withdraw();
+                self.failures = 0;
+                Ok(())
+            }
+            Err(error) => {
+                self.elector.metrics.attempt(AttemptOutcome::Failed);
+                self.state.rejected();
+                Err(error.into())
             }
         }
     }
 
-    /// Leads with `session` until `stop` is cancelled or a refresh fails.
-    async fn lead(
-        &self,
-        mut session: LockSession,
-        state: &mut State,
-        failures: &mut u32,
-        stop: &CancellationToken,
-        allowance: Duration,
-    ) -> Result<(), ElectionError> {
+    /// Leads with `session` until it is told to stop or a refresh fails.
+    async fn lead(&mut self, mut session: LockSession) -> Result<(), ElectionError> {
         let term = session.term();
-        state.granted(term);
+        self.state.granted(term);
         tracing::info!(%term, "{ACQUIRED}");
-        let outcome = match stop.run_until_cancelled(self.collect(&mut session, state, failures, allowance)).await {
+        let stop = self.stop.clone();
+        let outcome = match stop.run_until_cancelled(self.collect(&mut session)).await {
             Some(Err(error)) => Err(error),
             Some(Ok(never)) => match never {},
             None => Ok(()),
         };
-        self.leave(session, state, outcome.as_ref().err()).await;
+        self.leave(session, outcome.as_ref().err()).await;
         outcome
     }
 
-    /// Refreshes on `session` until one fails.
-    async fn collect(
-        &self,
-        session: &mut LockSession,
-        state: &mut State,
-        failures: &mut u32,
-        allowance: Duration,
-    ) -> Result<Infallible, ElectionError> {
-        self.collector.prepare(session).await?;
+    /// Refreshes on `session` until that fails.
+    async fn collect(&mut self, session: &mut LockSession) -> Result<Infallible, ElectionError> {
+        self.elector.prepare(session).await?;
         // A new term refreshes at once, whatever the cadence of an earlier one was.
-        let mut ticks = interval(self.settings.collection_interval);
+        let mut ticks = interval(self.elector.settings.collection_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut sentinel = Sentinel::closed();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = sentinel.ended() => {
-                    self.prove(session).await?;
+                    self.elector.prove(session).await?;
                     continue;
                 }
             }
-            self.liveness.tick(allowance);
+            self.elector.liveness.tick(self.allowance);
             // Before the refresh: that proves the lock session to be as young as the sentinel's, so that
             // no restart can have come between them.
             if !sentinel.is_open() {
-                sentinel = Sentinel::open(&self.database).await;
+                sentinel = Sentinel::open(&self.elector.database).await;
             }
-            self.refresh(session).await?;
-            *failures = 0;
-            if state.refreshed() {
-                self.announce(*state);
-            }
+            let rendered = self.elector.refresh(session).await?;
+            self.publish(rendered);
         }
     }
 
-    /// Proves that the lock session lives.
-    async fn prove(&self, session: &mut LockSession) -> Result<(), ElectionError> {
-        let limit = self.settings.refresh_timeout;
-        match timeout(limit, session.ping()).await {
-            Ok(answer) => answer.map_err(ElectionError::Session),
-            Err(_) => Err(ElectionError::Session(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))),
+    fn publish(&mut self, rendered: Rendered) {
+        let left_out = (rendered.queues_dropped, rendered.duplicates);
+        if left_out != std::mem::replace(&mut self.left_out, left_out) {
+            tracing::warn!(
+                found = rendered.queues_found,
+                over_budget = left_out.0,
+                duplicate_names = left_out.1,
+                "the number of queues left out has changed"
+            );
+        }
+        let settings = &self.elector.settings;
+        // The next refresh has ended, one way or the other, by then.
+        let fence = rendered.sent_at + settings.collection_interval + settings.refresh_timeout;
+        self.elector.publication.publish(rendered, fence);
+        self.failures = 0;
+        if self.state.refreshed() {
+            self.elector.announce(self.state);
         }
     }
 
-    async fn refresh(&self, session: &mut LockSession) -> Result<(), ElectionError> {
-        let sent_at = BootInstant::now();
-        let snapshot = match self.collector.refresh(session).await {
-            Ok(snapshot) => snapshot,
-            Err(error) => {
-                self.metrics.refresh_failed(error.kind(), BootInstant::now().saturating_since(sent_at));
-                return Err(error.into());
+    /// The one way out of a term: withdraw first, then free the lock.
+    async fn leave(&mut self, session: LockSession, failure: Option<&ElectionError>) {
+        match failure {
+            Some(_) => self.elector.publication.withdraw_failed(),
+            None => self.elector.publication.withdraw(),
+        }
+        let (term, role) = (session.term(), self.state.role());
+        self.state.withdrawn();
+        if self.state.role() != role {
+            self.elector.announce(self.state);
+        }
+        session.release().await;
+        self.state.released();
+        match failure {
+            None => tracing::info!(%term, reason = "stopping", "queue state metrics collector leadership released"),
+            Some(error) => tracing::warn!(%term, reason = %error, "queue state metrics collector leadership lost"),
+        }
+    }
+
+    fn retry_after(&mut self, error: ElectionError) -> Result<Duration, ElectionError> {
+        self.failures = self.failures.saturating_add(1);
+        let settings = &self.elector.settings;
+        let retry = settings.leadership_retry_interval;
+        match after_failure(settings.on_refresh_failure, self.failures, retry, rand::random()) {
+            AfterFailure::Exit => Err(error),
+            AfterFailure::Retry(pause) => {
+                // The end of a term has been logged, and the first of several failures says it for all.
+                if self.failures == 1 && matches!(error, ElectionError::Attempt(_)) {
+                    tracing::warn!(%error, "trying again until it works");
+                }
+                Ok(pause)
             }
-        };
-        if snapshot.duration > self.settings.collection_interval {
+        }
+    }
+}
+
+impl Elector {
+    async fn attempt(&self) -> Result<Attempt, AttemptError> {
+        LockSession::attempt(&self.database, self.settings.lock_key, self.settings.refresh_timeout).await
+    }
+
+    async fn prepare(&self, session: &mut LockSession) -> Result<(), ElectionError> {
+        let began = BootInstant::now();
+        self.collector.prepare(session).await.map_err(|error| self.failed(error, began))
+    }
+
+    async fn refresh(&self, session: &mut LockSession) -> Result<Rendered, ElectionError> {
+        let began = BootInstant::now();
+        let snapshot = self.collector.refresh(session).await.map_err(|error| self.failed(error, began))?;
+        let interval = self.settings.collection_interval;
+        if snapshot.duration > interval {
             self.metrics.refresh_overrun();
             tracing::warn!(
                 duration = ?snapshot.duration,
-                interval = ?self.settings.collection_interval,
+                ?interval,
                 "the refresh took longer than its interval, ticks are skipped"
             );
         }
         self.metrics.refresh_succeeded(&snapshot);
-        // The next refresh has ended, one way or the other, by then.
-        let fence = snapshot.sent_at + self.settings.collection_interval + self.settings.refresh_timeout;
-        self.publication.publish(Rendered::new(&snapshot, self.settings.collection_interval), fence);
-        Ok(())
+        // Tens of milliseconds for 10,000 queues: the other worker answers scrapes meanwhile.
+        Ok(block_in_place(|| Rendered::new(&snapshot, interval)))
     }
 
-    /// The one way out of a term: withdraw first, then free the lock.
-    async fn leave(&self, session: LockSession, state: &mut State, failure: Option<&ElectionError>) {
-        if failure.is_some() {
-            self.publication.withdraw_failed();
-        } else {
-            self.publication.withdraw();
-        }
-        let term = session.term();
-        let led = state.role();
-        state.withdrawn();
-        if led != state.role() {
-            self.announce(*state);
-        }
-        session.release().await;
-        state.released();
-        match failure {
-            None => tracing::info!(%term, reason = "stopping", "queue state metrics collector leadership released"),
-            Some(error) => {
-                tracing::warn!(%term, reason = %error, "queue state metrics collector leadership lost");
-            }
+    fn failed(&self, error: CollectError, began: BootInstant) -> ElectionError {
+        self.metrics.refresh_failed(error.kind(), BootInstant::now().saturating_since(began));
+        error.into()
+    }
+
+    /// Proves that the lock session lives.
+    async fn prove(&self, session: &mut LockSession) -> Result<(), ElectionError> {
+        match timeout(self.settings.refresh_timeout, session.ping()).await {
+            Ok(answer) => answer.map_err(ElectionError::Session),
+            Err(_) => Err(ElectionError::Session(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))),
         }
     }
 
@@ -233,19 +271,5 @@ impl Elector {
         let status = Status { role: state.role(), term: state.term(), since: SystemTime::now() };
         self.metrics.role(&status);
         self.status.send_replace(status);
-    }
-
-    fn retry_after(&self, error: ElectionError, failures: u32) -> Result<Duration, ElectionError> {
-        let retry = self.settings.leadership_retry_interval;
-        match after_failure(self.settings.on_refresh_failure, failures, retry, rand::random()) {
-            AfterFailure::Exit => Err(error),
-            AfterFailure::Retry(pause) => {
-                // The end of a term has been logged, and the first of several failures says it for all.
-                if failures == 1 && matches!(error, ElectionError::Attempt(_)) {
-                    tracing::warn!(%error, "trying again until it works");
-                }
-                Ok(pause)
-            }
-        }
     }
 }

@@ -53,7 +53,7 @@ impl Sentinel {
             while let Ok(Some(_)) = listener.try_recv().await {}
             self.0 = None;
         } else {
-            pending().await
+            pending::<()>().await;
         }
     }
 

@@ -170,8 +170,5 @@ async fn take_term(session: &mut PgConnection) -> Result<Term, AttemptError> {
     let timeline: i64 = row.try_get(0).map_err(failed)?;
     let number: i64 = row.try_get(1).map_err(failed)?;
     let out_of_range = |error: std::num::TryFromIntError| failed(sqlx::Error::Decode(error.into()));
-    Ok(Term {
-        timeline: timeline.try_into().map_err(out_of_range)?,
-        number: number.try_into().map_err(out_of_range)?,
-    })
+    Ok(Term { timeline: timeline.try_into().map_err(out_of_range)?, number: number.try_into().map_err(out_of_range)? })
 }

@@ -49,11 +49,10 @@ pub(super) async fn drive(
     let io = TokioIo::new(Paced { stream, pulse: Arc::clone(&pulse) });
     let header_bytes = shared.header_bytes;
     let service = service_fn(move |mut request: Request<Incoming>| {
+        pulse.enter(Phase::Handler);
         request.extensions_mut().insert(peer);
         let (shared, pulse) = (shared.clone(), Arc::clone(&pulse));
         async move {
-            pulse.previous_answer().await;
-            pulse.enter(Phase::Handler);
             let response = answer(request, &shared).await;
             pulse.enter(Phase::Write);
             Ok::<_, Infallible>(response.map(|body| Tracked { body, pulse }))
@@ -62,7 +61,7 @@ pub(super) async fn drive(
     let connection = http1::Builder::new()
         // The slots have the one clock for slow heads, idle connections and stalled answers.
         .header_read_timeout(None)
-        .max_header_size(header_bytes)
+        // A head that does not fit the buffer is refused.
         .max_buf_size(header_bytes.max(Limits::MIN_BUFFER))
         .serve_connection(io, service);
     let mut connection = pin!(connection);

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
-
 use super::Limits;
 
 /// What a connection is waiting for.
@@ -32,7 +30,6 @@ pub(super) struct Pulse {
     /// Microseconds from `origin` to the beginning of the phase, then three bits for the phase: one word, so
     /// that a reader never pairs the phase of one moment with the beginning of another.
     state: AtomicU64,
-    flushed: Notify,
 }
 
 const PHASE_BITS: u32 = 3;
@@ -40,7 +37,7 @@ const PHASE_MASK: u64 = (1 << PHASE_BITS) - 1;
 
 impl Pulse {
     pub(super) fn new(origin: Instant) -> Self {
-        let pulse = Self { origin, state: AtomicU64::new(0), flushed: Notify::new() };
+        let pulse = Self { origin, state: AtomicU64::new(0) };
         // A connection that says nothing at all is cut like one that is slow to finish its head.
         pulse.enter(Phase::Head);
         pulse
@@ -61,15 +58,6 @@ impl Pulse {
     pub(super) fn flushed(&self) {
         if self.phase() == Phase::Last {
             self.enter(Phase::Idle);
-            self.flushed.notify_one();
-        }
-    }
-
-    /// Waits until the answer before this request has left: of two requests sent at once, the second must
-    /// not be answered with what was true when the first one's client stalled.
-    pub(super) async fn previous_answer(&self) {
-        while self.phase() == Phase::Last {
-            self.flushed.notified().await;
         }
     }
 

@@ -176,7 +176,7 @@ async fn leadership_leaves_nine_connections_to_others_and_moves_without_a_trace(
 async fn the_lock_is_one_level_deep_after_a_thousand_ticks() {
     let server = support::database().await;
     let (database, observer) = (open(&server.url()), server.pool().await);
-    retsu_collector::schema::apply(&mut *observer.acquire().await.unwrap()).await.unwrap();
+    retsu_collector::schema::apply(&mut observer.acquire().await.unwrap()).await.unwrap();
     let collector = Collector::new(100, LIMIT);
     let mut session = granted(&database).await;
     for _ in 0..1000 {

@@ -56,9 +56,7 @@ async fn terminate_holder(observer: &PgPool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_local_test_of_the_specification_holds_word_for_word() {
     let database = queue_database().await;
-    let start = |port| {
-        Collector::start(&database.url(), |config| _ = config.unset(RETRY).unset(INTERVAL).port(port))
-    };
+    let start = |port| Collector::start(&database.url(), |config| _ = config.unset(RETRY).unset(INTERVAL).port(port));
     let (first, second) = (start(24350), start(24351));
     let (leads, waits) = (format!("{ACQUIRED} "), Duration::from_secs(2));
     let led = async |collector: &Collector| collector.count_in_log(leads.trim()) > 0;
@@ -256,10 +254,7 @@ async fn a_foreign_holder_keeps_everyone_on_standby_until_it_lets_go() {
     })
     .await;
     foreigner.close().await.unwrap();
-    eventually(LIMIT, "one exports", async || {
-        collectors[0].exports().await != collectors[1].exports().await
-    })
-    .await;
+    eventually(LIMIT, "one exports", async || collectors[0].exports().await != collectors[1].exports().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

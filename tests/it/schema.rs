@@ -72,7 +72,7 @@ async fn tables_of_another_shape_are_refused_and_left_alone() {
         sqlx::raw_sql(change).execute(&mut session).await.unwrap();
         match schema::apply(&mut session).await {
             Err(SchemaError::Shape { kind, object, .. }) => {
-                assert_eq!((&*kind, &*object), (expected_kind, expected_object))
+                assert_eq!((&*kind, &*object), (expected_kind, expected_object));
             }
             other => panic!("{change}: {other:?}"),
         }

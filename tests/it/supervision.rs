@@ -56,7 +56,11 @@ async fn an_unreachable_database_ends_the_process_under_exit_and_is_waited_for_u
     })
     .await;
     assert!(stays.is_running());
-    assert_eq!(stays.count_in_log("trying again until it works"), 1, "one line for the outage, not one for each attempt");
+    assert_eq!(
+        stays.count_in_log("trying again until it works"),
+        1,
+        "one line for the outage, not one for each attempt"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
