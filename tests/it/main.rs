@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod collection;
+mod connections;
 mod demo;
 mod election;
 mod exposition;

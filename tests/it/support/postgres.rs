@@ -99,6 +99,11 @@ impl Server {
         &self.ready.data_dir
     }
 
+    /// The directory of its Unix socket.
+    pub(crate) fn socket_dir(&self) -> &Path {
+        &self.ready.socket_dir
+    }
+
     /// Process id of the postmaster.
     pub(crate) fn pid(&self) -> u32 {
         self.ready.pid
