@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use sqlx::Connection;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::sentinel::Sentinel;
@@ -148,12 +148,11 @@ impl Elector {
     ) -> Result<Infallible, ElectionError> {
         self.collector.prepare(session).await?;
         // A new term refreshes at once, whatever the cadence of an earlier one was.
-        let mut ticks = interval(self.settings.collection_interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut tick = Instant::now();
         let mut sentinel = Sentinel::closed();
         loop {
             tokio::select! {
-                _ = ticks.tick() => {}
+                () = sleep_until(tick) => {}
                 () = sentinel.ended() => {
                     self.prove(session).await?;
                     continue;
@@ -165,7 +164,7 @@ impl Elector {
             if !sentinel.is_open() {
                 sentinel = Sentinel::open(&self.database).await;
             }
-            self.refresh(session).await?;
+            tick = self.refresh(session, tick).await?;
             *failures = 0;
             if state.refreshed() {
                 self.announce(*state);
@@ -182,7 +181,8 @@ impl Elector {
         }
     }
 
-    async fn refresh(&self, session: &mut LockSession) -> Result<(), ElectionError> {
+    /// Refreshes for `tick` and publishes the result. Returns the next tick: one that came meanwhile is skipped.
+    async fn refresh(&self, session: &mut LockSession, tick: Instant) -> Result<Instant, ElectionError> {
         let sent_at = BootInstant::now();
         let snapshot = match self.collector.refresh(session).await {
             Ok(snapshot) => snapshot,
@@ -191,19 +191,25 @@ impl Elector {
                 return Err(error.into());
             }
         };
-        if snapshot.duration > self.settings.collection_interval {
-            self.metrics.refresh_overrun();
+        let CollectorSettings { collection_interval: interval, refresh_timeout, .. } = self.settings;
+        self.metrics.refresh_succeeded(&snapshot);
+        let rendered = Rendered::new(&snapshot, interval);
+        let skipped = skipped_ticks(tick.elapsed(), interval);
+        let wait = interval * (skipped + 1);
+        if skipped > 0 {
+            self.metrics.refreshes_skipped(skipped);
             tracing::warn!(
                 duration = ?snapshot.duration,
-                interval = ?self.settings.collection_interval,
+                ?interval,
+                skipped,
                 "the refresh took longer than its interval, ticks are skipped"
             );
         }
-        self.metrics.refresh_succeeded(&snapshot);
-        // The next refresh has ended, one way or the other, by then.
-        let fence = snapshot.sent_at + self.settings.collection_interval + self.settings.refresh_timeout;
-        self.publication.publish(Rendered::new(&snapshot, self.settings.collection_interval), fence);
-        Ok(())
+        // The next refresh has ended, one way or the other, by then. A refresh that was not slow but stopped, with
+        // its whole process, is past its timeout: that must not move the fence.
+        let fence = snapshot.sent_at + wait.min(refresh_timeout + interval) + refresh_timeout;
+        self.publication.publish(rendered, fence);
+        Ok(tick + wait)
     }
 
     /// The one way out of a term: withdraw first, then free the lock.
@@ -247,5 +253,23 @@ impl Elector {
                 Ok(pause)
             }
         }
+    }
+}
+
+/// How many ticks have come in the time `elapsed` since one, at one every `interval`.
+fn skipped_ticks(elapsed: Duration, interval: Duration) -> u32 {
+    u32::try_from(elapsed.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u32::MAX - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_that_comes_during_a_refresh_is_skipped_and_not_queued() {
+        let interval = Duration::from_secs(15);
+        let skipped = [0, 14_999, 15_000, 22_500, 30_000].map(|ms| skipped_ticks(Duration::from_millis(ms), interval));
+        assert_eq!(skipped, [0, 0, 1, 1, 2]);
+        assert!(skipped_ticks(Duration::MAX, Duration::from_millis(50)) < u32::MAX, "one more can be added");
     }
 }
