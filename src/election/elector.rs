@@ -14,7 +14,7 @@ use super::session::{Attempt, AttemptError, LockSession};
 use super::state::{AfterFailure, State, after_failure};
 use super::{Liveness, Status};
 use crate::clock::BootInstant;
-use crate::collection::{CollectError, Collector};
+use crate::collection::{CollectError, Collector, Snapshot};
 use crate::config::CollectorSettings;
 use crate::database::Database;
 use crate::exposition::{AttemptOutcome, Metrics, Publication, Rendered};
@@ -149,6 +149,7 @@ impl Elector {
         self.collector.prepare(session).await?;
         // A new term refreshes at once, whatever the cadence of an earlier one was.
         let mut tick = Instant::now();
+        let mut dropped = 0;
         let mut sentinel = Sentinel::closed();
         loop {
             tokio::select! {
@@ -164,7 +165,7 @@ impl Elector {
             if !sentinel.is_open() {
                 sentinel = Sentinel::open(&self.database).await;
             }
-            tick = self.refresh(session, tick).await?;
+            tick = self.refresh(session, tick, &mut dropped).await?;
             *failures = 0;
             if state.refreshed() {
                 self.announce(*state);
@@ -182,7 +183,12 @@ impl Elector {
     }
 
     /// Refreshes for `tick` and publishes the result. Returns the next tick: one that came meanwhile is skipped.
-    async fn refresh(&self, session: &mut LockSession, tick: Instant) -> Result<Instant, ElectionError> {
+    async fn refresh(
+        &self,
+        session: &mut LockSession,
+        tick: Instant,
+        dropped: &mut u64,
+    ) -> Result<Instant, ElectionError> {
         let sent_at = BootInstant::now();
         let snapshot = match self.collector.refresh(session).await {
             Ok(snapshot) => snapshot,
@@ -193,6 +199,7 @@ impl Elector {
         };
         let CollectorSettings { collection_interval: interval, refresh_timeout, .. } = self.settings;
         self.metrics.refresh_succeeded(&snapshot);
+        report_budget(&snapshot, dropped);
         let rendered = Rendered::new(&snapshot, interval);
         let skipped = skipped_ticks(tick.elapsed(), interval);
         let wait = interval * (skipped + 1);
@@ -253,6 +260,19 @@ impl Elector {
                 Ok(pause)
             }
         }
+    }
+}
+
+/// Says once per change how many queues the budget leaves out; `dropped` is what was said last.
+fn report_budget(snapshot: &Snapshot, dropped: &mut u64) {
+    let (queues_found, queues_dropped) = (snapshot.queues_found, snapshot.queues_dropped());
+    if std::mem::replace(dropped, queues_dropped) == queues_dropped {
+        return;
+    }
+    if queues_dropped > 0 {
+        tracing::warn!(queues_found, queues_dropped, "queues are left out: telemetry.metrics.max_queues is exhausted");
+    } else {
+        tracing::info!(queues_found, "every queue is within telemetry.metrics.max_queues again");
     }
 }
 

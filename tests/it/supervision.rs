@@ -149,6 +149,34 @@ async fn a_rotated_password_is_used_at_the_next_connection_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queues_past_the_budget_are_warned_of_once_per_change() {
+    let database = queue_database().await;
+    let pool = database.pool().await;
+    let run = async |statement: &'static str| _ = sqlx::query(statement).execute(&pool).await.unwrap();
+    run("INSERT INTO queue (name) VALUES ('a'), ('b'), ('c')").await;
+    let collector = Collector::start(&database.url(), |config| {
+        config.set("telemetry.metrics.max_queues", 2).set(INTERVAL, "0.1");
+    });
+    let refreshes = async || {
+        let metrics = collector.metrics().await.unwrap_or_default();
+        let count = "queue_state_collection_duration_seconds_count{outcome=\"success\"} ";
+        metrics.lines().find_map(|line| line.strip_prefix(count)?.parse().ok()).unwrap_or(0_u32)
+    };
+    let changes = || collector.count_in_log("telemetry.metrics.max_queues");
+    for (round, change) in ["SELECT 1", "INSERT INTO queue (name) VALUES ('d')", "DELETE FROM queue WHERE name > 'b'"]
+        .into_iter()
+        .enumerate()
+    {
+        run(change).await;
+        eventually(LIMIT, "the change is logged", async || changes() == round + 1).await;
+        let before = refreshes().await;
+        eventually(LIMIT, "more refreshes", async || refreshes().await >= before + 3).await;
+        assert_eq!(changes(), round + 1, "one line for a change, not one for each refresh");
+    }
+    assert_eq!(collector.count_in_log("queues_dropped=2"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refresh_slower_than_the_interval_leaves_no_gap_between_two_snapshots() {
     let database = queue_database().await;
     let pool = database.pool().await;
