@@ -204,6 +204,31 @@ async fn an_immediate_restart_of_the_server_never_makes_two_exporters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_is_noticed_at_once_even_after_the_session_that_watches_for_it_has_ended_alone() {
+    let mut server = server().await;
+    let url = server.database("queues").await;
+    let observer = PgPool::connect(&url).await.unwrap();
+    retsu_collector::schema::apply(&mut observer.acquire().await.unwrap()).await.unwrap();
+    // No refresh is due for a minute.
+    let leader = Collector::start(&url, |config| _ = config.set(ON_FAILURE, "step_down").set(INTERVAL, 60));
+    eventually(LIMIT, "it exports", async || leader.exports().await).await;
+    let watching = "SELECT pid FROM pg_stat_activity WHERE application_name = 'retsu-collector' \
+        AND datname = current_database() AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')";
+    let watching = async || sqlx::query_scalar::<_, i32>(watching).fetch_all(&observer).await.unwrap();
+    let before = watching().await;
+    assert_eq!(before.len(), 1, "one session besides the lock session");
+    sqlx::query("SELECT pg_terminate_backend($1)").bind(before[0]).execute(&observer).await.unwrap();
+    eventually(LIMIT, "another session watches", async || {
+        let now = watching().await;
+        now.len() == 1 && now != before
+    })
+    .await;
+    assert!(leader.exports().await, "nothing has happened to its lock session");
+    server.restart_fast().await;
+    leader.wait_for_log("leadership lost", SLACK).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_exit_a_server_restart_ends_both_and_the_platform_brings_them_back() {
     let mut server = server().await;
     let url = server.database("queues").await;
