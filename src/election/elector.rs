@@ -211,12 +211,13 @@ impl Elector {
         self.metrics.refresh_succeeded(&snapshot);
         report_budget(&snapshot, dropped);
         let rendered = Rendered::new(&snapshot, interval);
-        let skipped = skipped_ticks(tick.elapsed(), interval);
+        let duration = tick.elapsed();
+        let skipped = skipped_ticks(duration, interval);
         let wait = interval * (skipped + 1);
         if skipped > 0 {
             self.metrics.refreshes_skipped(skipped);
             tracing::warn!(
-                duration = ?snapshot.duration,
+                ?duration,
                 ?interval,
                 skipped,
                 "the refresh took longer than its interval, ticks are skipped"
