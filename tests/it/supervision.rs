@@ -1,11 +1,12 @@
 //! How the process ends, and what it survives.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use retsu_collector::election::ACQUIRED;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Collector, eventually, free_port, queue_database, throughout};
+use crate::support::{Collector, EXECUTABLE, eventually, free_port, queue_database, throughout};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
@@ -194,3 +195,17 @@ async fn a_refresh_slower_than_the_interval_leaves_no_gap_between_two_snapshots(
 
 const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast \
     WHERE (SELECT pg_sleep(0.4) IS NOT NULL)";
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_with_a_documented_exit_code() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = |command: &str, stdout: Stdio, stderr: Stdio, url: &str| {
+        let mut process = Command::new(EXECUTABLE);
+        process.arg(command).env("RETSU_DATABASE__URL", url).stdout(stdout).stderr(stderr);
+        process.status().unwrap().code()
+    };
+    for command in ["check", "schema", "version"] {
+        assert_eq!(run(command, full().into(), Stdio::null(), "postgres://localhost/q"), Some(1), "{command}");
+    }
+    assert_eq!(run("check", Stdio::null(), full().into(), "no URL"), Some(2), "standard error is full");
+}
