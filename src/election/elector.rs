@@ -199,11 +199,20 @@ impl Campaign {
         let skipped = cadence.skipped(tick.elapsed());
         if skipped > 0 {
             self.elector.metrics.refreshes_skipped(skipped);
-            tracing::warn!(took = ?tick.elapsed(), interval = ?cadence.interval, skipped, "the refresh was slow, ticks are skipped");
+            tracing::warn!(
+                since_tick = ?tick.elapsed(),
+                interval = ?cadence.interval,
+                skipped,
+                "the refresh took longer than its interval, ticks are skipped"
+            );
         }
-        let (found, dropped) = (rendered.queues_found, rendered.queues_dropped);
-        if dropped != std::mem::replace(&mut self.dropped, dropped) {
-            tracing::warn!(found, dropped, "the number of queues beyond telemetry.metrics.max_queues has changed");
+        let (queues_found, queues_dropped) = (rendered.queues_found, rendered.queues_dropped);
+        if queues_dropped != std::mem::replace(&mut self.dropped, queues_dropped) {
+            tracing::warn!(
+                queues_found,
+                queues_dropped,
+                "the number of queues beyond telemetry.metrics.max_queues has changed"
+            );
         }
         let fence = rendered.sent_at + cadence.validity(skipped);
         self.elector.publication.publish(rendered, fence);

@@ -1,11 +1,12 @@
 //! How the process ends, and what it survives.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use retsu_collector::election::ACQUIRED;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getuid, kill_process};
 
-use crate::support::{Collector, eventually, free_port, queue_database, throughout};
+use crate::support::{Collector, EXECUTABLE, eventually, free_port, queue_database, throughout};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
@@ -64,7 +65,9 @@ async fn an_unreachable_database_ends_the_process_under_exit_and_is_waited_for_u
 async fn as_the_first_process_of_a_pid_namespace_it_stops_on_sigterm() {
     let url = queue_database().await.url();
     let mut collector = Collector::start(&url, |config| {
-        config.inside("unshare", &["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        // Only root may make a PID namespace without a user namespace around it.
+        let user: &[&str] = if getuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+        config.inside("unshare", &[user, &["--pid", "--fork", "--kill-child", "--mount-proc"]].concat());
     });
     eventually(LIMIT, "it exports", async || collector.exports().await).await;
     let children = format!("/proc/{0}/task/{0}/children", collector.pid());
@@ -190,3 +193,17 @@ async fn a_refresh_slower_than_the_interval_leaves_no_gap_between_two_snapshots(
 
 const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast \
     WHERE (SELECT pg_sleep(0.4) IS NOT NULL)";
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_with_a_documented_exit_code() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = |command: &str, stdout: Stdio, stderr: Stdio, url: &str| {
+        let mut process = Command::new(EXECUTABLE);
+        process.arg(command).env("RETSU_DATABASE__URL", url).stdout(stdout).stderr(stderr);
+        process.status().unwrap().code()
+    };
+    for command in ["check", "schema", "version"] {
+        assert_eq!(run(command, full().into(), Stdio::null(), "postgres://localhost/q"), Some(1), "{command}");
+    }
+    assert_eq!(run("check", Stdio::null(), full().into(), "no URL"), Some(2), "standard error is full");
+}

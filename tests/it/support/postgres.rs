@@ -34,6 +34,17 @@ pub(crate) async fn queue_database() -> Database {
     database
 }
 
+/// How many sessions of the observer's database hold an advisory lock.
+pub(crate) async fn lock_holders(observer: &PgPool) -> i64 {
+    sqlx::query_scalar(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' \
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .fetch_one(observer)
+    .await
+    .unwrap()
+}
+
 /// A server of its own, for tests that restart it.
 pub(crate) async fn server() -> Server {
     let options = ServerOptions::new(postgresql_version());
@@ -92,6 +103,14 @@ impl Server {
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await.unwrap();
         connection.close().await.unwrap();
         self.url(name)
+    }
+
+    /// Creates a database with the tables of a queue and returns its URL.
+    pub(crate) async fn queue_database(&self, name: &str) -> String {
+        let url = self.database(name).await;
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        retsu_collector::schema::apply(&mut connection).await.unwrap();
+        url
     }
 
     /// Its data directory.
