@@ -232,11 +232,12 @@ async fn under_exit_a_server_restart_ends_both_and_the_platform_brings_them_back
     let ports = collectors.each_ref().map(|collector| collector.address().port());
     let history = History::watch(&[&collectors[0], &collectors[1]]);
     wait_for_sole_exporter(&history, 0).await;
-    server.restart_fast().await;
-    for (collector, port) in collectors.iter_mut().zip(ports) {
+    server.stop().await;
+    for collector in &mut collectors {
         assert_eq!(collector.wait_exit(LIMIT).await.code(), Some(1));
-        *collector = Collector::start(&url, |config| _ = config.port(port));
     }
+    server.start().await;
+    let _again = ports.map(|port| Collector::start(&url, |config| _ = config.port(port)));
     eventually(LIMIT, "one exports again", async || !history.so_far().gaps().is_empty()).await;
     throughout(Duration::from_secs(1), "one alone exports", async || history.exporting().len() == 1).await;
     assert_never_two(&history.finish("server restarted, both exit"));
