@@ -1,5 +1,7 @@
 //! What each command does: reads the configuration, starts a runtime, calls the library.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +64,7 @@ pub fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
     // A name being resolved or a file being read by a blocking thread must not keep a stopped process.
     runtime.shutdown_background();
     if let Err(error) = telemetry.shutdown(TRACES_LIMIT) {
-        eprintln!("retsu-collector: {error}");
+        tell(&error);
     }
     outcome.map_err(|error| {
         let code = if error.is_configuration() { EXIT_USAGE } else { EXIT_FAILURE };
@@ -74,12 +76,11 @@ pub fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// An invalid configuration (2).
+/// An invalid configuration (2), or a standard output that cannot be written (1).
 pub fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
     let Loaded { settings, report } = load(args.config.as_deref(), args.flags())?;
     settings.database.connect_options().map_err(Failure::usage)?;
-    print!("{report}");
-    Ok(())
+    print(&report)
 }
 
 /// `schema`: prints the schema, or creates and fills it.
@@ -90,8 +91,7 @@ pub fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
 pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
     let load_size = args.load();
     if !args.apply && load_size.is_none() {
-        print!("{}", schema::SQL);
-        return Ok(());
+        return print(schema::SQL);
     }
     let settings = load(None, args.database.flags())?.settings;
     let options = settings.database.connect_options().map_err(Failure::usage)?;
@@ -101,8 +101,8 @@ pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
             .map_err(|error| anyhow!("connecting to the database failed: {error}"))?;
         if args.apply {
             match schema::apply(&mut session).await? {
-                Applied::Created => println!("schema created"),
-                Applied::Unchanged => println!("schema unchanged"),
+                Applied::Created => write("schema created\n")?,
+                Applied::Unchanged => write("schema unchanged\n")?,
             }
         }
         if let Some(size) = load_size {
@@ -113,7 +113,7 @@ pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
             })
             .await?;
             bar.finish_and_clear();
-            println!("loaded {} queues and {} messages", size.queues, size.messages);
+            write(format_args!("loaded {} queues and {} messages\n", size.queues, size.messages))?;
         }
         session.close().await.map_err(|error| anyhow!("closing the session failed: {error}"))
     })?)
@@ -171,10 +171,26 @@ pub fn demo_collector(args: crate::cli::DemoCollectorArgs) -> Result<(), Failure
 ///
 /// # Errors
 ///
-/// None.
+/// Standard output cannot be written (1).
 pub fn version() -> Result<(), Failure> {
-    println!("retsu-collector {} ({})", env!("CARGO_PKG_VERSION"), crate::COMMIT);
-    Ok(())
+    print(format_args!("retsu-collector {} ({})\n", env!("CARGO_PKG_VERSION"), crate::COMMIT))
+}
+
+/// Writes to standard output. The macros of the standard library panic when it is full or closed.
+fn write(text: impl Display) -> Result<(), anyhow::Error> {
+    let mut out = std::io::stdout().lock();
+    write!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(|error| anyhow!("standard output cannot be written: {error}"))
+}
+
+fn print(text: impl Display) -> Result<(), Failure> {
+    Ok(write(text)?)
+}
+
+/// Says on standard error what went wrong. Nobody is left to tell when that cannot be written.
+pub fn tell(error: &dyn Display) {
+    let _ = writeln!(std::io::stderr(), "retsu-collector: {error}");
 }
 
 fn load(file: Option<&std::path::Path>, flags: Vec<Flag>) -> Result<Loaded, Failure> {

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Connection, PgPool, Postgres};
+use sqlx::{PgPool, Postgres};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::config::{ConnectOptionsError, DatabaseSettings};
-use crate::http::Ready;
 
 /// Why the database could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -61,13 +60,19 @@ impl Database {
     ///
     /// [`DatabaseError::Connect`] or [`DatabaseError::NoConnection`].
     pub async fn acquire(&self) -> Result<PoolConnection<Postgres>, DatabaseError> {
-        match self.settings.connect_options() {
+        let settings = Arc::clone(&self.settings);
+        // Off the async workers: a mounted file may take its time.
+        let read = spawn_blocking(move || settings.connect_options().map_err(|error| error.to_string()));
+        let read = timeout(self.settings.acquire_timeout, read).await;
+        match read
+            .map_err(|_| "reading them takes too long".to_owned())
+            .and_then(|read| read.unwrap_or_else(|error| Err(error.to_string())))
+        {
             Ok(options) => {
                 self.unreadable.store(None);
                 self.pool.set_connect_options(options);
             }
             Err(error) => {
-                let error = error.to_string();
                 if self.unreadable.swap(Some(Arc::new(error.clone()))).is_none_or(|last| *last != error) {
                     tracing::warn!(%error, "database credentials cannot be read again, using the last good ones");
                 }
@@ -83,16 +88,5 @@ impl Database {
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.pool
-    }
-}
-
-impl Ready for Database {
-    fn ping(&self) -> BoxFuture<'static, Result<(), &'static str>> {
-        let database = self.clone();
-        async move {
-            let mut connection = database.acquire().await.map_err(|_| "no connection")?;
-            connection.ping().await.map_err(|_| "no answer")
-        }
-        .boxed()
     }
 }

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(cli::EXIT_STOPPED),
         Err(failure) => {
             // An error of the library tells its causes itself.
-            eprintln!("retsu-collector: {}", failure.error);
+            commands::tell(&failure.error);
             ExitCode::from(failure.code)
         }
     }

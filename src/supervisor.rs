@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgPool;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use sqlx::{Connection, PgPool};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -15,7 +17,7 @@ use crate::config::Settings;
 use crate::database::{Database, DatabaseError};
 use crate::election::{ElectionError, Elector, Liveness, Status};
 use crate::exposition::{Metrics, MetricsError, PoolState, Publication, SamplerError};
-use crate::http::{self, HttpError, Limits, LogFilter};
+use crate::http::{self, HttpError, Limits, LogFilter, Ready};
 
 /// How often the process metrics are read from `/proc`.
 const PROCESS_SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
@@ -108,12 +110,16 @@ struct Tasks {
 pub async fn run(settings: Settings, identity: String, log_filter: Arc<dyn LogFilter>) -> Result<(), RunError> {
     let mut signals = Signals::install()?;
     let tasks = start(&settings, identity, log_filter)?;
-    supervise(tasks, &mut signals, settings.shutdown_timeout).await
+    supervise(tasks, async || signals.next().await, settings.shutdown_timeout).await
 }
 
-async fn supervise(mut tasks: Tasks, signals: &mut Signals, limit: Duration) -> Result<(), RunError> {
+async fn supervise(
+    mut tasks: Tasks,
+    mut next_signal: impl AsyncFnMut() -> &'static str,
+    limit: Duration,
+) -> Result<(), RunError> {
     let cause = tokio::select! {
-        name = signals.next() => {
+        name = next_signal() => {
             tracing::info!(signal = name, "stopping");
             Ok(())
         }
@@ -125,12 +131,23 @@ async fn supervise(mut tasks: Tasks, signals: &mut Signals, limit: Duration) -> 
     }
     let stopped = tokio::select! {
         stopped = timeout(limit, shut_down(&mut tasks)) => stopped.unwrap_or(Err(RunError::ShutdownTimeout(limit))),
-        _ = signals.next() => Err(RunError::Aborted),
+        _ = next_signal() => Err(RunError::Aborted),
     };
     // No task outlives this function, whatever cut the shutdown short.
     tasks.election.shutdown().await;
     tasks.endpoint.shutdown().await;
     cause.and(stopped)
+}
+
+impl Ready for Database {
+    fn ping(&self) -> BoxFuture<'static, Result<(), &'static str>> {
+        let database = self.clone();
+        async move {
+            let mut connection = database.acquire().await.map_err(|_| "no connection")?;
+            connection.ping().await.map_err(|_| "no answer")
+        }
+        .boxed()
+    }
 }
 
 fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) -> Result<Tasks, RunError> {
@@ -266,7 +283,7 @@ mod tests {
         let publication = Arc::clone(&tasks.publication);
         tasks.election.spawn(async { panic!("a fault of this test") });
         tasks.endpoint.spawn(until(&tasks.stop_endpoint, "http"));
-        let outcome = supervise(tasks, &mut Signals::install().unwrap(), LIMIT).await;
+        let outcome = supervise(tasks, async || pending().await, LIMIT).await;
         assert!(matches!(outcome, Err(RunError::Panicked(_))), "{outcome:?}");
         assert!(matches!(publication.view(BootInstant::now()), View::Absent));
     }
@@ -276,7 +293,7 @@ mod tests {
         let mut tasks = tasks();
         tasks.election.spawn(until(&tasks.stop_election, "election"));
         tasks.endpoint.spawn(async { ("process metrics", Ok(())) });
-        let outcome = supervise(tasks, &mut Signals::install().unwrap(), LIMIT).await;
+        let outcome = supervise(tasks, async || pending().await, LIMIT).await;
         assert!(matches!(outcome, Err(RunError::Ended("process metrics"))), "{outcome:?}");
     }
 
@@ -299,10 +316,14 @@ mod tests {
     #[tokio::test]
     async fn a_shutdown_that_hangs_is_cut_at_its_limit() {
         let mut tasks = tasks();
-        tasks.election.spawn(async { ("election", Ok(())) });
+        tasks.election.spawn(until(&tasks.stop_election, "election"));
         tasks.endpoint.spawn(pending());
-        let limit = Duration::from_millis(50);
-        let outcome = supervise(tasks, &mut Signals::install().unwrap(), limit).await;
-        assert!(matches!(outcome, Err(RunError::Ended("election"))), "{outcome:?}");
+        let mut signals = vec!["SIGTERM"];
+        let next_signal = async || match signals.pop() {
+            Some(signal) => signal,
+            None => pending().await,
+        };
+        let outcome = supervise(tasks, next_signal, Duration::from_millis(50)).await;
+        assert!(matches!(outcome, Err(RunError::ShutdownTimeout(_))), "{outcome:?}");
     }
 }

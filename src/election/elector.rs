@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 use sqlx::Connection;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::cadence::Cadence;
 use super::sentinel::Sentinel;
 use super::session::{Attempt, AttemptError, LockSession};
 use super::state::{AfterFailure, State, after_failure};
@@ -75,7 +76,7 @@ impl Elector {
     /// With `on_refresh_failure: exit`, the first failed attempt or refresh; with `step_down`, never.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
         let allowance = Self::allowance(&self.settings, self.database.pool().options().get_acquire_timeout());
-        Campaign { elector: self, stop, allowance, state: State::starting(), failures: 0, dropped: 0 }.run().await
+        Campaign::new(self, stop, allowance).run().await
     }
 }
 
@@ -87,17 +88,31 @@ struct Campaign {
     state: State,
     /// Failed attempts and terms in a row.
     failures: u32,
+    /// Whether attempts are failing.
+    outage: bool,
     /// Queues that the last exposition left out for the budget.
     dropped: u64,
+    sentinel: Sentinel,
 }
 
 impl Campaign {
+    fn new(elector: Elector, stop: CancellationToken, allowance: Duration) -> Self {
+        let (state, sentinel) = (State::starting(), Sentinel::closed());
+        Self { elector, stop, allowance, state, failures: 0, outage: false, dropped: 0, sentinel }
+    }
+
     async fn run(mut self) -> Result<(), ElectionError> {
         let stop = self.stop.clone();
         while !stop.is_cancelled() {
             self.elector.liveness.tick(self.allowance);
             self.state.attempt();
-            let Some(attempt) = stop.run_until_cancelled(self.elector.attempt()).await else { break };
+            let Some(attempt) = stop.run_until_cancelled(self.elector.attempt()).await else {
+                self.state.rejected();
+                break;
+            };
+            if attempt.is_ok() && std::mem::take(&mut self.outage) {
+                tracing::info!("attempts at leadership work again");
+            }
             let pause = match self.follow(attempt).await {
                 Ok(()) => self.elector.settings.leadership_retry_interval,
                 Err(error) => self.retry_after(error)?,
@@ -149,41 +164,63 @@ impl Campaign {
     async fn collect(&mut self, session: &mut LockSession) -> Result<Infallible, ElectionError> {
         self.elector.prepare(session).await?;
         // A new term refreshes at once, whatever the cadence of an earlier one was.
-        let mut ticks = interval(self.elector.settings.collection_interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut sentinel = Sentinel::closed();
+        let mut tick = Instant::now();
+        let mut watched_again = false;
         loop {
             tokio::select! {
-                _ = ticks.tick() => {}
-                () = sentinel.ended() => {
+                () = sleep_until(tick) => {}
+                () = self.sentinel.ended() => {
                     self.elector.prove(session).await?;
+                    // A server that stops ends its sessions one after another, and the lock session may have
+                    // answered just before its turn. No server opens a session after that, so a second proof
+                    // decides. Once for each refresh: what keeps ending the sentinel keeps nobody busy.
+                    if !std::mem::replace(&mut watched_again, true) {
+                        self.sentinel.open(&self.elector.database).await;
+                        self.elector.prove(session).await?;
+                    }
                     continue;
                 }
             }
             self.elector.liveness.tick(self.allowance);
+            watched_again = false;
             // Before the refresh: that proves the lock session to be as young as the sentinel's, so that
             // no restart can have come between them.
-            if !sentinel.is_open() {
-                sentinel = Sentinel::open(&self.elector.database).await;
+            if !self.sentinel.is_open() {
+                self.sentinel.open(&self.elector.database).await;
             }
             let rendered = self.elector.refresh(session).await?;
-            self.publish(rendered);
+            tick += self.publish(rendered, tick);
         }
     }
 
-    fn publish(&mut self, rendered: Rendered) {
-        let (found, dropped) = (rendered.queues_found, rendered.queues_dropped);
-        if dropped != std::mem::replace(&mut self.dropped, dropped) {
-            tracing::warn!(found, dropped, "the number of queues beyond telemetry.metrics.max_queues has changed");
+    /// Publishes the refresh that was due at `tick`. Returns the time from `tick` to the next one.
+    fn publish(&mut self, rendered: Rendered, tick: Instant) -> Duration {
+        let cadence = self.elector.cadence();
+        let skipped = cadence.skipped(tick.elapsed());
+        if skipped > 0 {
+            self.elector.metrics.refreshes_skipped(skipped);
+            tracing::warn!(
+                since_tick = ?tick.elapsed(),
+                interval = ?cadence.interval,
+                skipped,
+                "the refresh took longer than its interval, ticks are skipped"
+            );
         }
-        let settings = &self.elector.settings;
-        // The next refresh has ended, one way or the other, by then.
-        let fence = rendered.sent_at + settings.collection_interval + settings.refresh_timeout;
+        let (queues_found, queues_dropped) = (rendered.queues_found, rendered.queues_dropped);
+        if queues_dropped != std::mem::replace(&mut self.dropped, queues_dropped) {
+            tracing::warn!(
+                queues_found,
+                queues_dropped,
+                "the number of queues beyond telemetry.metrics.max_queues has changed"
+            );
+        }
+        let fence = rendered.sent_at + cadence.validity(skipped);
         self.elector.publication.publish(rendered, fence);
         self.failures = 0;
         if self.state.refreshed() {
             self.elector.announce(self.state);
         }
+        cadence.until_next(skipped)
     }
 
     /// The one way out of a term: withdraw first, then free the lock.
@@ -198,6 +235,7 @@ impl Campaign {
             self.elector.announce(self.state);
         }
         session.release().await;
+        self.sentinel.close().await;
         self.state.released();
         match failure {
             None => tracing::info!(%term, reason = "stopping", "queue state metrics collector leadership released"),
@@ -212,9 +250,9 @@ impl Campaign {
         match after_failure(settings.on_refresh_failure, self.failures, retry, rand::random()) {
             AfterFailure::Exit => Err(error),
             AfterFailure::Retry(pause) => {
-                // The end of a term has been logged, and the first of several failures says it for all.
-                if self.failures == 1 && matches!(error, ElectionError::Attempt(_)) {
-                    tracing::warn!(%error, "trying again until it works");
+                // The end of a term has been logged, and the first failed attempt of an outage speaks for all.
+                if matches!(error, ElectionError::Attempt(_)) && !std::mem::replace(&mut self.outage, true) {
+                    tracing::warn!(%error, "attempts at leadership fail, trying until they work");
                 }
                 Ok(pause)
             }
@@ -233,22 +271,17 @@ impl Elector {
         self.collector.prepare(session).await.map_err(|error| self.failed(error, began))
     }
 
-    #[tracing::instrument(name = "refresh", skip_all)]
+    #[tracing::instrument(name = "refresh", skip_all, fields(term = %session.term()))]
     async fn refresh(&self, session: &mut LockSession) -> Result<Rendered, ElectionError> {
         let began = BootInstant::now();
         let snapshot = self.collector.refresh(session).await.map_err(|error| self.failed(error, began))?;
-        let interval = self.settings.collection_interval;
-        if snapshot.duration > interval {
-            self.metrics.refresh_overrun();
-            tracing::warn!(
-                duration = ?snapshot.duration,
-                ?interval,
-                "the refresh took longer than its interval, ticks are skipped"
-            );
-        }
         self.metrics.refresh_succeeded(&snapshot);
         // Tens of milliseconds for 10,000 queues: the other worker answers scrapes meanwhile.
-        Ok(block_in_place(|| Rendered::new(&snapshot, interval)))
+        Ok(block_in_place(|| Rendered::new(&snapshot, self.settings.collection_interval)))
+    }
+
+    const fn cadence(&self) -> Cadence {
+        Cadence { interval: self.settings.collection_interval, refresh_timeout: self.settings.refresh_timeout }
     }
 
     fn failed(&self, error: CollectError, began: BootInstant) -> ElectionError {

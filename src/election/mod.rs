@@ -1,5 +1,6 @@
 //! Who leads: the advisory lock, the session that holds it and the loop that keeps asking for it.
 
+mod cadence;
 mod elector;
 mod sentinel;
 mod session;

@@ -9,24 +9,36 @@
 use std::future::pending;
 use std::time::Duration;
 
+use sqlx::PgPool;
 use sqlx::postgres::{PgListener, PgPoolOptions};
+use tokio::time::timeout;
 
 use crate::database::Database;
 
 /// How long opening the session may hold up a refresh.
 const OPEN_LIMIT: Duration = Duration::from_secs(1);
 
+/// How long closing the session may take.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
 /// A session of its own, outside the pool of the collector.
-pub(super) struct Sentinel(Option<PgListener>);
+#[derive(Debug)]
+pub(super) struct Sentinel {
+    session: Option<PgListener>,
+    /// A pool for that one session, which is the only way to have a [`PgListener`].
+    pool: Option<PgPool>,
+    /// Whether the last try to open it failed, so that a change is logged once.
+    refused: bool,
+}
 
 impl Sentinel {
     /// No session yet.
     pub(super) const fn closed() -> Self {
-        Self(None)
+        Self { session: None, pool: None, refused: false }
     }
 
     /// Opens the session. Without one the sentinel just never speaks: that is no reason not to lead.
-    pub(super) async fn open(database: &Database) -> Self {
+    pub(super) async fn open(&mut self, database: &Database) {
         let options = database.pool().connect_options();
         let pool = PgPoolOptions::new()
             .max_connections(1)
@@ -34,24 +46,29 @@ impl Sentinel {
             .idle_timeout(None)
             .acquire_timeout(OPEN_LIMIT)
             .connect_lazy_with((*options).clone());
-        match PgListener::connect_with(&pool).await {
+        self.session = match PgListener::connect_with(&pool).await {
             Ok(mut listener) => {
                 listener.eager_reconnect(false);
-                Self(Some(listener))
+                listener.ignore_pool_close_event(true);
+                self.refused = false;
+                Some(listener)
             }
             Err(error) => {
-                tracing::debug!(%error, "no session for noticing a restart of the server at once");
-                Self(None)
+                if !std::mem::replace(&mut self.refused, true) {
+                    tracing::warn!(%error, "no second session: a restart of the server is noticed at the next refresh only");
+                }
+                None
             }
-        }
+        };
+        self.pool = Some(pool);
     }
 
     /// Waits until the session ends, once. May be cancelled and called again.
     pub(super) async fn ended(&mut self) {
-        if let Some(listener) = &mut self.0 {
+        if let Some(session) = &mut self.session {
             // It listens to no channel, so there is nothing to receive but the end.
-            while let Ok(Some(_)) = listener.try_recv().await {}
-            self.0 = None;
+            while let Ok(Some(_)) = session.try_recv().await {}
+            self.session = None;
         } else {
             pending::<()>().await;
         }
@@ -59,6 +76,15 @@ impl Sentinel {
 
     /// Whether it can still speak.
     pub(super) const fn is_open(&self) -> bool {
-        self.0.is_some()
+        self.session.is_some()
+    }
+
+    /// Closes the session and waits for that.
+    pub(super) async fn close(&mut self) {
+        self.session = None;
+        if let Some(pool) = self.pool.take() {
+            // A server that does not take part has no say in how long it takes.
+            _ = timeout(CLOSE_LIMIT, pool.close()).await;
+        }
     }
 }

@@ -57,23 +57,30 @@ pub enum Attempt {
 
 /// A connection on which the lock may have been taken, from just before the attempt on. However it is
 /// dropped (cancelled, timed out, failed), it is closed and never returned to the pool.
+#[derive(Debug)]
 struct Candidate(Option<PoolConnection<Postgres>>);
 
 impl Candidate {
-    /// The attempt is known to have lost: the connection may be borrowed by others again.
-    fn give_back(mut self) {
-        drop(self.0.take());
+    /// Ends the guard: the connection is the caller's to give back or to close.
+    #[expect(clippy::expect_used, reason = "only here is the connection taken out, and that consumes the guard")]
+    fn into_inner(mut self) -> PoolConnection<Postgres> {
+        self.0.take().expect("a candidate has its connection until it is consumed")
     }
+}
 
-    fn keep(mut self) -> Option<PoolConnection<Postgres>> {
-        self.0.take().map(|mut connection| {
-            connection.close_on_drop();
-            connection
-        })
+impl Deref for Candidate {
+    type Target = PgConnection;
+
+    #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
+    fn deref(&self) -> &PgConnection {
+        self.0.as_ref().expect("a candidate has its connection until it is consumed")
     }
+}
 
-    fn session(&mut self) -> Option<&mut PgConnection> {
-        self.0.as_deref_mut()
+impl DerefMut for Candidate {
+    #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.0.as_mut().expect("a candidate has its connection until it is consumed")
     }
 }
 
@@ -89,7 +96,7 @@ impl Drop for Candidate {
 /// which is what frees the lock.
 #[derive(Debug)]
 pub struct LockSession {
-    connection: PoolConnection<Postgres>,
+    session: Candidate,
     term: Term,
 }
 
@@ -106,8 +113,7 @@ impl LockSession {
         timeout(limit, Self::attempt_on(candidate, key)).await.map_err(|_| AttemptError::Timeout(limit))?
     }
 
-    async fn attempt_on(mut candidate: Candidate, key: LockKey) -> Result<Attempt, AttemptError> {
-        let Some(session) = candidate.session() else { return Ok(Attempt::Held) };
+    async fn attempt_on(mut session: Candidate, key: LockKey) -> Result<Attempt, AttemptError> {
         let granted: Option<bool> = sqlx::query_scalar(TRY_LOCK)
             .bind(key.0)
             .bind(key.1)
@@ -115,18 +121,17 @@ impl LockSession {
             .await
             .map_err(|error| AttemptError::Statement { what: "trying the advisory lock", error })?;
         match granted {
-            Some(true) => {}
-            Some(false) => {
-                candidate.give_back();
-                return Ok(Attempt::Held);
+            Some(true) => {
+                let term = take_term(&mut session).await?;
+                Ok(Attempt::Granted(Self { session, term }))
             }
-            None => return Err(AttemptError::InRecovery),
+            Some(false) => {
+                // Known to hold nothing: others may borrow it again.
+                drop(session.into_inner());
+                Ok(Attempt::Held)
+            }
+            None => Err(AttemptError::InRecovery),
         }
-        let term = take_term(session).await?;
-        Ok(match candidate.keep() {
-            Some(connection) => Attempt::Granted(Self { connection, term }),
-            None => Attempt::Held,
-        })
     }
 
     /// The term that began with this session.
@@ -140,7 +145,7 @@ impl LockSession {
     pub async fn release(self) {
         // `detach` drops the socket as soon as the limit has passed; `close_on_drop` would first try politely
         // for five more seconds.
-        let connection = self.connection.detach();
+        let connection = self.session.into_inner().detach();
         if let Err(error) = timeout(CLOSE_LIMIT, connection.close()).await.unwrap_or(Ok(())) {
             tracing::debug!(%error, "the lock session did not close cleanly");
         }
@@ -151,13 +156,13 @@ impl Deref for LockSession {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.connection
+        &self.session
     }
 }
 
 impl DerefMut for LockSession {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.connection
+        &mut self.session
     }
 }
 

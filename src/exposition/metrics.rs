@@ -285,9 +285,9 @@ impl Metrics {
         self.refresh_failures.with_label_values(&[kind]).inc();
     }
 
-    /// A tick was skipped because the refresh before it took longer than the interval.
-    pub fn refresh_overrun(&self) {
-        self.refreshes_skipped.inc();
+    /// `ticks` were skipped because the refresh before them took longer than the interval.
+    pub fn refreshes_skipped(&self, ticks: u32) {
+        self.refreshes_skipped.inc_by(ticks.into());
     }
 
     /// A request to `route` was answered with `status`. Both come from closed sets.

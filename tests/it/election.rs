@@ -8,9 +8,9 @@ use retsu_collector::collection::Collector;
 use retsu_collector::config::{DatabaseSettings, DatabaseSource, LockKey};
 use retsu_collector::database::Database;
 use retsu_collector::election::{Attempt, AttemptError, LockSession};
-use sqlx::{PgPool, Row};
+use sqlx::Row;
 
-use crate::support::{self, eventually};
+use crate::support::{self, eventually, lock_holders};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -32,16 +32,6 @@ async fn granted(database: &Database) -> LockSession {
         Attempt::Granted(session) => session,
         Attempt::Held => panic!("the lock is held elsewhere"),
     }
-}
-
-async fn holders(observer: &PgPool) -> i64 {
-    sqlx::query_scalar(
-        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' \
-         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-    )
-    .fetch_one(observer)
-    .await
-    .unwrap()
 }
 
 /// Every connection that the pool can lend out at the same time, none of which may hold the lock.
@@ -69,23 +59,26 @@ async fn assert_no_borrower_holds_the_lock(database: &Database) {
 async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
     let server = support::database().await;
     let (database, observer) = (open(&server.url()), server.pool().await);
-    let (mut cancelled, mut won) = (0, 0);
-    for round in 0..1000 {
+    let (mut attempts, mut cancelled) = (0, 0);
+    while cancelled < 1000 {
+        attempts += 1;
         let patience = Duration::from_micros(rand::rng().random_range(0..8_000));
         match tokio::time::timeout(patience, attempt(&database)).await {
-            Err(_) => cancelled += 1,
-            Ok(Ok(Attempt::Granted(session))) => {
-                won += 1;
-                session.release().await;
+            Err(_) => {
+                cancelled += 1;
+                if cancelled % 100 == 0 {
+                    eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
+                    assert_no_borrower_holds_the_lock(&database).await;
+                }
             }
+            Ok(Ok(Attempt::Granted(session))) => session.release().await,
             // The one before it is still being closed.
             Ok(Ok(Attempt::Held)) => {}
-            Ok(Err(error)) => panic!("round {round}: {error}"),
+            Ok(Err(error)) => panic!("attempt {attempts}: {error}"),
         }
     }
-    println!("1000 attempts: {cancelled} cancelled, {won} won");
-    assert!(cancelled > 100, "too few attempts were cancelled to prove anything: {cancelled}");
-    eventually(LIMIT, "every lock is freed", async || holders(&observer).await == 0).await;
+    println!("{attempts} attempts, {cancelled} of them cancelled");
+    eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
     assert_no_borrower_holds_the_lock(&database).await;
 }
 
@@ -103,7 +96,7 @@ async fn an_attempt_that_times_out_leaves_no_lock() {
         }
     }
     assert!(timed_out > 50, "too few attempts timed out to prove anything: {timed_out}");
-    eventually(LIMIT, "every lock is freed", async || holders(&observer).await == 0).await;
+    eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
     assert_no_borrower_holds_the_lock(&database).await;
 }
 
@@ -129,9 +122,9 @@ async fn an_attempt_that_fails_after_the_grant_leaves_no_lock() {
     for _ in 0..20 {
         let error = attempt(&database).await.unwrap_err();
         assert!(error.to_string().contains("taking a term"), "{error}");
-        eventually(LIMIT, "the lock is freed", async || holders(&observer).await == 0).await;
+        eventually(LIMIT, "the lock is freed", async || lock_holders(&observer).await == 0).await;
     }
-    eventually(LIMIT, "every lock is freed", async || holders(&observer).await == 0).await;
+    eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
     assert_no_borrower_holds_the_lock(&database).await;
 }
 
@@ -165,11 +158,11 @@ async fn leadership_leaves_nine_connections_to_others_and_moves_without_a_trace(
     drop(others);
     // Dropped, not released: the way of a panic or a cancellation.
     drop(session);
-    eventually(LIMIT, "the lock is freed", async || holders(&observer).await == 0).await;
+    eventually(LIMIT, "the lock is freed", async || lock_holders(&observer).await == 0).await;
     let session = granted(&second).await;
     assert_no_borrower_holds_the_lock(&first).await;
     session.release().await;
-    eventually(LIMIT, "the lock is freed", async || holders(&observer).await == 0).await;
+    eventually(LIMIT, "the lock is freed", async || lock_holders(&observer).await == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,7 +175,7 @@ async fn the_lock_is_one_level_deep_after_a_thousand_ticks() {
     for _ in 0..1000 {
         collector.refresh(&mut session).await.unwrap();
     }
-    assert_eq!(holders(&observer).await, 1);
+    assert_eq!(lock_holders(&observer).await, 1);
     let mut unlock = async || -> bool {
         sqlx::query_scalar("SELECT pg_advisory_unlock($1, $2)")
             .bind(LockKey::RETSU.0)
@@ -205,7 +198,7 @@ async fn terms_grow_even_over_an_immediate_restart() {
             let session = granted(&database).await;
             terms.push(session.term());
             session.release().await;
-            eventually(LIMIT, "the lock is freed", async || holders(database.pool()).await == 0).await;
+            eventually(LIMIT, "the lock is freed", async || lock_holders(database.pool()).await == 0).await;
         }
         database.pool().close().await;
         server.restart_immediate().await;

@@ -3,6 +3,7 @@
 
 mod collection;
 mod commands;
+mod connections;
 mod demo;
 mod election;
 mod exposition;

@@ -1,13 +1,15 @@
 //! How the process ends, and what it survives.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use retsu_collector::election::ACQUIRED;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getuid, kill_process};
 
-use crate::support::{Collector, eventually, free_port, queue_database, throughout};
+use crate::support::{Collector, EXECUTABLE, eventually, free_port, queue_database, throughout};
 
 const LIMIT: Duration = Duration::from_secs(30);
+const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
 const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,7 +50,7 @@ async fn an_unreachable_database_ends_the_process_under_exit_and_is_waited_for_u
     let mut exits = Collector::start(&nowhere, |config| _ = config.set(acquire, 1));
     assert_eq!(exits.wait_exit(LIMIT).await.code(), Some(1));
     let mut stays = Collector::start(&nowhere, |config| _ = config.set(acquire, 1).set(ON_FAILURE, "step_down"));
-    stays.wait_for_log("trying again until it works", LIMIT).await;
+    stays.wait_for_log("trying until they work", LIMIT).await;
     throughout(Duration::from_secs(3), "it is alive, not ready, and not the leader", async || {
         stays.get("/health/live").await.unwrap().0 == 200
             && stays.get("/health/ready").await.unwrap().0 == 503
@@ -56,18 +58,16 @@ async fn an_unreachable_database_ends_the_process_under_exit_and_is_waited_for_u
     })
     .await;
     assert!(stays.is_running());
-    assert_eq!(
-        stays.count_in_log("trying again until it works"),
-        1,
-        "one line for the outage, not one for each attempt"
-    );
+    assert_eq!(stays.count_in_log("trying until they work"), 1, "one line for the outage, not one for each attempt");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_the_first_process_of_a_pid_namespace_it_stops_on_sigterm() {
     let url = queue_database().await.url();
     let mut collector = Collector::start(&url, |config| {
-        config.inside("unshare", &["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        // Only root may make a PID namespace without a user namespace around it.
+        let user: &[&str] = if getuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+        config.inside("unshare", &[user, &["--pid", "--fork", "--kill-child", "--mount-proc"]].concat());
     });
     eventually(LIMIT, "it exports", async || collector.exports().await).await;
     let children = format!("/proc/{0}/task/{0}/children", collector.pid());
@@ -145,4 +145,65 @@ async fn a_rotated_password_is_used_at_the_next_connection_without_a_restart() {
     for secret in ["first", "second"] {
         assert_eq!(collector.count_in_log(&format!(":{secret}@")), 0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queues_past_the_budget_are_warned_of_once_per_change() {
+    let database = queue_database().await;
+    let pool = database.pool().await;
+    let run = async |statement: &'static str| _ = sqlx::query(statement).execute(&pool).await.unwrap();
+    run("INSERT INTO queue (name) VALUES ('a'), ('b'), ('c')").await;
+    let collector = Collector::start(&database.url(), |config| {
+        config.set("telemetry.metrics.max_queues", 2).set(INTERVAL, "0.1");
+    });
+    let refreshes = async || {
+        let metrics = collector.metrics().await.unwrap_or_default();
+        let count = "queue_state_collection_duration_seconds_count{outcome=\"success\"} ";
+        metrics.lines().find_map(|line| line.strip_prefix(count)?.parse().ok()).unwrap_or(0_u32)
+    };
+    let changes = || collector.count_in_log("telemetry.metrics.max_queues");
+    for (round, change) in ["SELECT 1", "INSERT INTO queue (name) VALUES ('d')", "DELETE FROM queue WHERE name > 'b'"]
+        .into_iter()
+        .enumerate()
+    {
+        run(change).await;
+        eventually(LIMIT, "the change is logged", async || changes() == round + 1).await;
+        let before = refreshes().await;
+        eventually(LIMIT, "more refreshes", async || refreshes().await >= before + 3).await;
+        assert_eq!(changes(), round + 1, "one line for a change, not one for each refresh");
+    }
+    assert_eq!(collector.count_in_log("queues_dropped=2"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refresh_slower_than_the_interval_leaves_no_gap_between_two_snapshots() {
+    let database = queue_database().await;
+    let pool = database.pool().await;
+    // Every refresh takes a second: the query reads a view that waits.
+    for statement in ["ALTER TABLE queue RENAME TO queue_fast", SLOW_QUEUE] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    let collector = Collector::start(&database.url(), |config| {
+        config.set(INTERVAL, "0.1").set("worker.queue.state_metrics_collector.refresh_timeout_seconds", "1.5");
+    });
+    eventually(LIMIT, "it exports", async || collector.exports().await).await;
+    throughout(Duration::from_secs(5), "it goes on exporting", async || collector.exports().await).await;
+    assert!(collector.count_in_log("the refresh took longer than its interval") > 2);
+}
+
+const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast \
+    WHERE (SELECT pg_sleep(0.4) IS NOT NULL)";
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_with_a_documented_exit_code() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = |command: &str, stdout: Stdio, stderr: Stdio, url: &str| {
+        let mut process = Command::new(EXECUTABLE);
+        process.arg(command).env("RETSU_DATABASE__URL", url).stdout(stdout).stderr(stderr);
+        process.status().unwrap().code()
+    };
+    for command in ["check", "schema", "version"] {
+        assert_eq!(run(command, full().into(), Stdio::null(), "postgres://localhost/q"), Some(1), "{command}");
+    }
+    assert_eq!(run("check", Stdio::null(), full().into(), "no URL"), Some(2), "standard error is full");
 }

@@ -5,7 +5,6 @@ mod connections;
 mod names;
 mod round_trip;
 mod secrets;
-mod server;
 mod urls;
 mod values;
 

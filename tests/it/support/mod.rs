@@ -9,7 +9,7 @@ mod scrape;
 
 use std::time::{Duration, Instant};
 
-pub(crate) use postgres::{Database, database, postgresql_version, queue_database, server};
+pub(crate) use postgres::{Database, Server, database, lock_holders, postgresql_version, queue_database, server};
 pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use scrape::{History, promtool_check};

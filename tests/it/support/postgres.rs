@@ -34,6 +34,17 @@ pub(crate) async fn queue_database() -> Database {
     database
 }
 
+/// How many sessions of the observer's database hold an advisory lock.
+pub(crate) async fn lock_holders(observer: &PgPool) -> i64 {
+    sqlx::query_scalar(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' \
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .fetch_one(observer)
+    .await
+    .unwrap()
+}
+
 /// A server of its own, for tests that restart it.
 pub(crate) async fn server() -> Server {
     let options = ServerOptions::new(postgresql_version());
@@ -94,9 +105,22 @@ impl Server {
         self.url(name)
     }
 
+    /// Creates a database with the tables of a queue and returns its URL.
+    pub(crate) async fn queue_database(&self, name: &str) -> String {
+        let url = self.database(name).await;
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        retsu_collector::schema::apply(&mut connection).await.unwrap();
+        url
+    }
+
     /// Its data directory.
     pub(crate) fn data_dir(&self) -> &Path {
         &self.ready.data_dir
+    }
+
+    /// The directory of its Unix socket.
+    pub(crate) fn socket_dir(&self) -> &Path {
+        &self.ready.socket_dir
     }
 
     /// Process id of the postmaster.
