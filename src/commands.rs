@@ -151,7 +151,6 @@ pub fn demo_server(args: crate::cli::DemoServerArgs) -> Result<(), Failure> {
         postgresql_version: args.postgresql_version,
         install_dir: args.install_dir,
         data_dir: args.data_dir,
-        port: args.port,
         configuration: args.configuration,
     };
     Ok(runtime()?.block_on(crate::demo::server::serve(options)).map_err(anyhow::Error::from)?)

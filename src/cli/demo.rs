@@ -42,9 +42,6 @@ pub struct DemoServerArgs {
     /// Directory of the data
     #[arg(long)]
     pub data_dir: PathBuf,
-    /// TCP port
-    #[arg(long)]
-    pub port: u16,
     /// Settings of the server; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub configuration: Vec<(String, String)>,

@@ -123,7 +123,7 @@ fn the_demo_has_its_two_ports_and_an_optional_end() {
     for span in ["0", "-1", "nan", "inf", "1e9", "x"] {
         refused(&["demo", "--kill-after", span]);
     }
-    let server = ["demo-server", "--postgresql-version=17.5.0", "--install-dir=i", "--data-dir=d", "--port=5"];
+    let server = ["demo-server", "--postgresql-version=17.5.0", "--install-dir=i", "--data-dir=d"];
     let mut server = server.to_vec();
     server.extend(["--configuration", "max_connections=20", "--configuration", "x=a=b"]);
     let Ok(Command::DemoServer(server)) = parsed(&server) else { panic!("demo-server") };

@@ -58,8 +58,6 @@ pub struct Rendered {
     pub database_time: SystemTime,
     /// [`Snapshot::sent_at`]
     pub sent_at: BootInstant,
-    /// [`Snapshot::duration`]
-    pub duration: Duration,
 }
 
 impl Rendered {
@@ -100,7 +98,6 @@ impl Rendered {
             queues_dropped: snapshot.queues_dropped(),
             database_time: snapshot.database_time,
             sent_at: snapshot.sent_at,
-            duration: snapshot.duration,
         }
     }
 

@@ -14,16 +14,10 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// Bytes of the whole answer.
+    /// Number of bytes of the whole answer.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.parts.iter().map(Bytes::len).sum()
-    }
-
-    /// Whether the answer has no byte at all, which does not happen: the build is always named.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

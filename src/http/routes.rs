@@ -184,7 +184,7 @@ pub fn routes(context: Context) -> BoxedFilter<(Response,)> {
 fn exposition(metrics: &Metrics, publication: &Arc<Publication>, headers: &HeaderMap) -> Response {
     let answer = negotiate(joined(headers, &ACCEPT).as_deref(), joined(headers, &ACCEPT_ENCODING).as_deref());
     let scrape = scrape(metrics, publication, answer);
-    let length = scrape.len();
+    let length = scrape.bytes();
     let mut response = warp::reply::stream(pieces(scrape, Arc::clone(publication))).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.format.content_type()));

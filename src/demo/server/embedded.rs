@@ -59,7 +59,6 @@ impl EmbeddedServer {
         command.args(["--postgresql-version", &options.postgresql_version]);
         command.arg("--install-dir").arg(&options.install_dir);
         command.arg("--data-dir").arg(&options.data_dir);
-        command.arg("--port").arg(options.port.to_string());
         for (name, value) in &options.configuration {
             command.arg("--configuration").arg(format!("{name}={value}"));
         }

@@ -30,8 +30,6 @@ pub struct ServerOptions {
     /// A directory for this server alone: cluster, Unix socket, password. The server process creates it and
     /// removes it at its end.
     pub data_dir: PathBuf,
-    /// TCP port on the loopback addresses; 0 takes a free one.
-    pub port: u16,
     /// Lines of `postgresql.conf`: name and unquoted value.
     pub configuration: Vec<(String, String)>,
 }
@@ -45,7 +43,6 @@ impl ServerOptions {
             postgresql_version: postgresql_version.into(),
             install_dir: cache_dir().join("postgresql"),
             data_dir: env::temp_dir().join(directory),
-            port: 0,
             configuration: Vec::new(),
         }
     }

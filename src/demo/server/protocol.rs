@@ -70,9 +70,9 @@ impl FromStr for Order {
     fn from_str(line: &str) -> Result<Self, ServerError> {
         match line.trim() {
             "start" => Ok(Self::Start),
-            "stop" | "stop fast" => Ok(Self::Stop(ShutdownMode::Fast)),
+            "stop fast" => Ok(Self::Stop(ShutdownMode::Fast)),
             "stop immediate" => Ok(Self::Stop(ShutdownMode::Immediate)),
-            "restart" | "restart fast" => Ok(Self::Restart(ShutdownMode::Fast)),
+            "restart fast" => Ok(Self::Restart(ShutdownMode::Fast)),
             "restart immediate" => Ok(Self::Restart(ShutdownMode::Immediate)),
             other => Err(ServerError::Order(other.to_owned())),
         }

@@ -115,7 +115,6 @@ impl Orders {
 struct Server {
     settings: Settings,
     version: String,
-    fixed_port: bool,
     /// Dropping it stops the server.
     running: Option<PostgreSQL>,
 }
@@ -133,7 +132,8 @@ impl Server {
             password_file: directory.join("password"),
             data_dir: directory.join("data"),
             host: "127.0.0.1".to_owned(),
-            port: options.port,
+            // A free one.
+            port: 0,
             username: BOOTSTRAP_SUPERUSER.to_owned(),
             password: rand::rng().sample_iter(Alphanumeric).take(24).map(char::from).collect(),
             // The directory goes as a whole, at the end of this process.
@@ -147,7 +147,7 @@ impl Server {
         let configuration = configuration_file(&socket_dir, &options.configuration);
         let path = settings.data_dir.join("postgresql.auto.conf");
         fs::write(&path, configuration).map_err(ServerError::path(&path))?;
-        Ok(Self { settings, version, fixed_port: options.port != 0, running: None })
+        Ok(Self { settings, version, running: None })
     }
 
     async fn obey(&mut self, line: &str) -> Result<Reply, ServerError> {
@@ -169,7 +169,7 @@ impl Server {
         if self.running.is_some() {
             return Ok(());
         }
-        let mut attempts = if self.fixed_port { 1 } else { PORT_ATTEMPTS };
+        let mut attempts = if self.settings.port == 0 { PORT_ATTEMPTS } else { 1 };
         loop {
             let mut server = PostgreSQL::new(self.settings.clone());
             let started = server.start().await;
@@ -178,7 +178,6 @@ impl Server {
                 Ok(()) => {
                     // The port that was chosen stays, over every restart.
                     self.settings.port = server.settings().port;
-                    self.fixed_port = true;
                     self.running = Some(server);
                     return Ok(());
                 }
