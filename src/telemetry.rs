@@ -37,19 +37,6 @@ pub enum TelemetryError {
     Flush(String),
 }
 
-impl TelemetryError {
-    /// A stable name of the error, for a metric label.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Filter(_) => "filter",
-            Self::AlreadySetUp => "already_set_up",
-            Self::Traces(_) => "traces",
-            Self::Flush(_) => "flush",
-        }
-    }
-}
-
 /// Why a log filter is refused.
 #[derive(Debug, Error)]
 pub enum FilterError {

@@ -56,18 +56,6 @@ pub enum ConnectOptionsError {
     },
 }
 
-impl ConnectOptionsError {
-    /// A stable name of the error, for a metric label.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Unreadable { .. } => "secret_unreadable",
-            Self::Content { .. } => "secret_invalid",
-            Self::Invalid { .. } => "connection_invalid",
-        }
-    }
-}
-
 impl DatabaseSettings {
     /// Makes the options of a new connection. Files are read again by every call, from the calling
     /// thread; what the settings leave open follows the `PG*` environment and `PGPASSFILE`.

@@ -35,14 +35,3 @@ pub enum HttpError {
     #[error("the task of a connection failed: {0}")]
     Connection(#[from] tokio::task::JoinError),
 }
-
-impl HttpError {
-    /// A stable word for this kind of error.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Bind { .. } => "bind",
-            Self::Connection(_) => "connection",
-        }
-    }
-}

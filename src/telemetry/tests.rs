@@ -49,7 +49,7 @@ fn the_filter_is_changeable_at_run_time_and_a_bad_one_changes_nothing() {
         assert!(written());
         for bad in ["", " , ", "inof", "retsu_collector=loud", "a b=info", "postgres://u:tops3cret@h"] {
             let error = handle.clone().set(bad).unwrap_err();
-            assert_eq!(error.kind(), "filter");
+            assert!(matches!(error, TelemetryError::Filter(_)), "{error}");
             assert!(!error.to_string().contains("tops3cret"), "{error}");
             assert_eq!(handle.get(), "info");
             assert!(written(), "{bad:?}");
@@ -171,7 +171,7 @@ mod traces {
         tracing::subscriber::with_default(subscriber, || tracing::info_span!("refresh").in_scope(|| ()));
         let begin = Instant::now();
         let error = telemetry.shutdown(Duration::from_millis(300)).unwrap_err();
-        assert_eq!(error.kind(), "flush");
+        assert!(matches!(error, TelemetryError::Flush(_)), "{error}");
         assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     }
 

@@ -118,21 +118,6 @@ impl ServerError {
         let path = path.to_owned();
         move |source| Self::Path { path, source }
     }
-
-    /// A stable word for the kind of error.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Version { .. } => "version",
-            Self::Path { .. } => "path",
-            Self::Install { .. } => "install",
-            Self::Postgresql { .. } => "postgresql",
-            Self::Order(_) => "order",
-            Self::Process(_) => "process",
-            Self::Ended(_) => "ended",
-            Self::Refused(_) => "refused",
-        }
-    }
 }
 
 /// The user and group to run PostgreSQL as under root: `postgres` when the system has one, else `nobody`.

@@ -41,7 +41,7 @@ async fn a_port_in_use_is_an_error_that_names_the_key_and_the_value() {
     let port = first.local_addr().unwrap().port();
     for bind_address in [None, Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))] {
         let error = bind(&ManagementSettings { bind_address, port }).unwrap_err();
-        assert_eq!(error.kind(), "bind");
+        assert!(matches!(error, HttpError::Bind { .. }));
         assert!(error.to_string().contains(&format!("worker.management.port = {port}")), "{error}");
     }
     drop(first);
@@ -106,7 +106,6 @@ async fn a_panic_in_a_handler_ends_the_server_with_an_error() {
     let put = exchange_with_body(server.address, "PUT /log/filter HTTP/1.1\r\ncontent-length: 5", b"panic");
     let client = tokio::spawn(put);
     let error = server.ended().await.unwrap_err();
-    assert_eq!(error.kind(), "connection");
     assert!(matches!(error, HttpError::Connection(error) if error.is_panic()));
     assert!(client.await.is_err(), "nobody answers for a handler that panicked");
 }
