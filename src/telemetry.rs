@@ -13,6 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
 use crate::config::{LogFormat, LoggingSettings, TracesSettings};
+use crate::http::LogFilter;
 
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -111,6 +112,16 @@ impl FilterHandle {
         self.handle.reload(parsed).map_err(|_| TelemetryError::AlreadySetUp)?;
         filter.clone_into(&mut text);
         Ok(())
+    }
+}
+
+impl LogFilter for FilterHandle {
+    fn get(&self) -> String {
+        Self::get(self)
+    }
+
+    fn set(&self, filter: &str) -> Result<(), String> {
+        Self::set(self, filter).map_err(|error| error.to_string())
     }
 }
 
