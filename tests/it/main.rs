@@ -14,4 +14,5 @@ mod schema;
 mod smoke;
 mod supervision;
 mod support;
+#[cfg(feature = "otlp")]
 mod traces;

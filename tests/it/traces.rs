@@ -13,10 +13,13 @@ use crate::support::{Collector, eventually, queue_database};
 /// Longer than the pause between two deliveries of the exporter, 5 s.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Request line and body.
+type Request = (String, Vec<u8>);
+
 /// A receiver of OTLP over HTTP that accepts everything.
 struct Receiver {
     address: std::net::SocketAddr,
-    requests: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
     _tasks: JoinSet<()>,
 }
 
@@ -48,8 +51,8 @@ impl Receiver {
     }
 }
 
-/// Answers one request with 200; its request line and body.
-async fn receive(stream: TcpStream) -> std::io::Result<(String, Vec<u8>)> {
+/// Answers one request with 200.
+async fn receive(stream: TcpStream) -> std::io::Result<Request> {
     let mut reader = BufReader::new(stream);
     let (mut request, mut length) = (String::new(), 0);
     reader.read_line(&mut request).await?;
@@ -86,7 +89,7 @@ async fn attempts_and_refreshes_are_delivered_as_spans_of_the_configured_service
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_being_enabled_traces_reach_nobody_and_a_stop_delivers_what_is_queued() {
+async fn traces_reach_nobody_unless_enabled_and_a_stop_delivers_what_is_queued() {
     let (database, receiver) = (queue_database().await, Receiver::start().await);
     for enabled in [false, true] {
         let mut collector = Collector::start(&database.url(), |config| {
