@@ -13,10 +13,13 @@ use crate::support::{Collector, eventually, queue_database};
 /// Longer than the pause between two deliveries of the exporter, 5 s.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// The head and the body of a request.
+type Request = (String, Vec<u8>);
+
 /// A receiver of OTLP over HTTP that accepts everything.
 struct Receiver {
     address: std::net::SocketAddr,
-    requests: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
     _tasks: JoinSet<()>,
 }
 
