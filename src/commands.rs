@@ -7,26 +7,27 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use indicatif::ProgressBar;
+use retsu_collector::cli::{ConfigurationArgs, EXIT_FAILURE, EXIT_USAGE, SchemaArgs};
+#[cfg(feature = "demo")]
+use retsu_collector::cli::{DemoArgs, DemoCollectorArgs, DemoServerArgs};
+use retsu_collector::config::{self, Flag, Loaded, Sources};
+#[cfg(feature = "demo")]
+use retsu_collector::demo;
+use retsu_collector::schema::{self, Applied};
+use retsu_collector::{COMMIT, supervisor, telemetry};
 use sqlx::{Connection, PgConnection};
 use tokio::runtime::{Builder, Runtime};
-
-use crate::cli::{ConfigurationArgs, EXIT_FAILURE, EXIT_USAGE, SchemaArgs};
-use crate::config::{Flag, Loaded, Sources};
-use crate::http::LogFilter;
-use crate::schema::{self, Applied};
-use crate::supervisor;
-use crate::telemetry::{self, FilterHandle};
 
 /// How long the last traces may take to be delivered.
 const TRACES_LIMIT: Duration = Duration::from_secs(2);
 
 /// A failed command: what to say and how to exit.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// The error, with its causes.
-    pub error: anyhow::Error,
+    pub(crate) error: anyhow::Error,
     /// The exit code.
-    pub code: u8,
+    pub(crate) code: u8,
 }
 
 impl Failure {
@@ -41,22 +42,12 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-impl LogFilter for FilterHandle {
-    fn get(&self) -> String {
-        Self::get(self)
-    }
-
-    fn set(&self, filter: &str) -> Result<(), String> {
-        Self::set(self, filter).map_err(|error| error.to_string())
-    }
-}
-
 /// `run`: collects until it is told to stop.
 ///
 /// # Errors
 ///
 /// An invalid configuration (2) or a failure at run time (1).
-pub fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
     let settings = load(args.config.as_deref(), args.flags())?.settings;
     let telemetry = telemetry::init(&settings.logging, &settings.traces).map_err(Failure::usage)?;
     let runtime = runtime()?;
@@ -77,7 +68,7 @@ pub fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
 /// # Errors
 ///
 /// An invalid configuration (2), or a standard output that cannot be written (1).
-pub fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
+pub(crate) fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
     let Loaded { settings, report } = load(args.config.as_deref(), args.flags())?;
     settings.database.connect_options().map_err(Failure::usage)?;
     print(&report)
@@ -88,7 +79,7 @@ pub fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
 /// # Errors
 ///
 /// An invalid configuration (2), or a database that refuses (1).
-pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
+pub(crate) fn schema(args: &SchemaArgs) -> Result<(), Failure> {
     let load_size = args.load();
     if !args.apply && load_size.is_none() {
         return print(schema::SQL);
@@ -125,8 +116,8 @@ pub fn schema(args: &SchemaArgs) -> Result<(), Failure> {
 ///
 /// A connection URL that breaks a rule (2); a part of the demo failed, or two collectors exported at once (1).
 #[cfg(feature = "demo")]
-pub fn demo(args: crate::cli::DemoArgs) -> Result<(), Failure> {
-    let options = crate::demo::DemoOptions {
+pub(crate) fn demo(args: DemoArgs) -> Result<(), Failure> {
+    let options = demo::DemoOptions {
         database_url: args.database_url,
         postgresql_version: args.postgresql_version,
         ports: (args.ports.0, args.ports.1),
@@ -134,7 +125,7 @@ pub fn demo(args: crate::cli::DemoArgs) -> Result<(), Failure> {
         duration: args.duration,
         queues: args.queues,
     };
-    runtime()?.block_on(crate::demo::run(options)).map_err(|error| {
+    runtime()?.block_on(demo::run(options)).map_err(|error| {
         let code = if error.is_configuration() { EXIT_USAGE } else { EXIT_FAILURE };
         Failure { error: error.into(), code }
     })
@@ -146,14 +137,14 @@ pub fn demo(args: crate::cli::DemoArgs) -> Result<(), Failure> {
 ///
 /// The server could not be set up, or something of it is left behind (1).
 #[cfg(feature = "demo")]
-pub fn demo_server(args: crate::cli::DemoServerArgs) -> Result<(), Failure> {
-    let options = crate::demo::server::ServerOptions {
+pub(crate) fn demo_server(args: DemoServerArgs) -> Result<(), Failure> {
+    let options = demo::server::ServerOptions {
         postgresql_version: args.postgresql_version,
         install_dir: args.install_dir,
         data_dir: args.data_dir,
         configuration: args.configuration,
     };
-    Ok(runtime()?.block_on(crate::demo::server::serve(options)).map_err(anyhow::Error::from)?)
+    Ok(runtime()?.block_on(demo::server::serve(options)).map_err(anyhow::Error::from)?)
 }
 
 /// `demo-collector`: becomes a collector that ends with the demo.
@@ -162,8 +153,8 @@ pub fn demo_server(args: crate::cli::DemoServerArgs) -> Result<(), Failure> {
 ///
 /// It cannot (1).
 #[cfg(feature = "demo")]
-pub fn demo_collector(args: crate::cli::DemoCollectorArgs) -> Result<(), Failure> {
-    Err(anyhow::Error::from(crate::demo::become_collector(args.parent)).into())
+pub(crate) fn demo_collector(args: DemoCollectorArgs) -> Result<(), Failure> {
+    Err(anyhow::Error::from(demo::become_collector(args.parent)).into())
 }
 
 /// `version`: prints version and commit.
@@ -171,8 +162,8 @@ pub fn demo_collector(args: crate::cli::DemoCollectorArgs) -> Result<(), Failure
 /// # Errors
 ///
 /// Standard output cannot be written (1).
-pub fn version() -> Result<(), Failure> {
-    print(format_args!("retsu-collector {} ({})\n", env!("CARGO_PKG_VERSION"), crate::COMMIT))
+pub(crate) fn version() -> Result<(), Failure> {
+    print(format_args!("retsu-collector {} ({})\n", env!("CARGO_PKG_VERSION"), COMMIT))
 }
 
 /// Writes to standard output. The macros of the standard library panic when it is full or closed.
@@ -188,12 +179,12 @@ fn print(text: impl Display) -> Result<(), Failure> {
 }
 
 /// Says on standard error what went wrong. Nobody is left to tell when that cannot be written.
-pub fn tell(error: &dyn Display) {
+pub(crate) fn tell(error: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "retsu-collector: {error}");
 }
 
 fn load(file: Option<&std::path::Path>, flags: Vec<Flag>) -> Result<Loaded, Failure> {
-    Sources::read(file, flags).and_then(|sources| crate::config::load(&sources)).map_err(Failure::usage)
+    Sources::read(file, flags).and_then(|sources| config::load(&sources)).map_err(Failure::usage)
 }
 
 fn runtime() -> Result<Runtime, Failure> {

@@ -8,7 +8,6 @@
 pub mod cli;
 pub mod clock;
 pub mod collection;
-pub mod commands;
 pub mod config;
 pub mod database;
 #[cfg(feature = "demo")]

@@ -1,9 +1,10 @@
 //! Parse, run, map the error to an exit code.
 
+mod commands;
+
 use std::process::ExitCode;
 
 use retsu_collector::cli::{self, Command};
-use retsu_collector::commands;
 
 fn main() -> ExitCode {
     let outcome = match cli::parse() {

@@ -12,13 +12,11 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
-use crate::config::{LogFormat, LoggingSettings, TracesSettings};
+use crate::config::{FilterError, LogFormat, LoggingSettings, TracesSettings, parse_filter};
+use crate::http::LogFilter;
 
 #[cfg(feature = "otlp")]
 mod otlp;
-
-/// The words of a filter that are levels.
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Why logs or traces could not be set up or changed.
 #[derive(Debug, Error)]
@@ -35,54 +33,6 @@ pub enum TelemetryError {
     /// The spans that were still queued were not delivered in time.
     #[error("traces were not flushed: {0}")]
     Flush(String),
-}
-
-/// Why a log filter is refused.
-#[derive(Debug, Error)]
-pub enum FilterError {
-    /// It has no directive.
-    #[error("it has no directive")]
-    Empty,
-    /// A directive cannot be parsed.
-    #[error("{0}")]
-    Directive(#[from] tracing_subscriber::filter::ParseError),
-    /// A directive's target cannot be one; it is not repeated, since it may be anything.
-    #[error("a target is written with letters, digits, `_`, `-`, `.` and `::`")]
-    Target,
-    /// A directive would be taken for the name of a target, which would silence everything else.
-    #[error("`{word}` is not a level; did you mean `{level}`?")]
-    Level {
-        /// The directive.
-        word: String,
-        /// The level it resembles.
-        level: &'static str,
-    },
-}
-
-/// Parses a log filter: directives such as `info` and `sqlx=debug`, separated by commas.
-///
-/// # Errors
-///
-/// A filter without a directive, one that cannot be parsed, an impossible target and a misspelled level.
-pub fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
-    if text.split(',').all(|directive| directive.trim().is_empty()) {
-        return Err(FilterError::Empty);
-    }
-    for word in text.split(',').map(str::trim) {
-        let target = word.split(['[', '=']).next().unwrap_or_default();
-        if !target.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte)) {
-            return Err(FilterError::Target);
-        }
-        let lower = word.to_ascii_lowercase();
-        let near = |level: &&&str| strsim::damerau_levenshtein(level, &lower) <= 2;
-        if !LEVELS.contains(&lower.as_str())
-            && word.bytes().all(|byte| byte.is_ascii_alphabetic())
-            && let Some(level) = LEVELS.iter().find(near)
-        {
-            return Err(FilterError::Level { word: word.to_owned(), level });
-        }
-    }
-    Ok(EnvFilter::builder().parse(text)?)
 }
 
 /// The log filter of the running process. Clones change the same filter.
@@ -111,6 +61,16 @@ impl FilterHandle {
         self.handle.reload(parsed).map_err(|_| TelemetryError::AlreadySetUp)?;
         filter.clone_into(&mut text);
         Ok(())
+    }
+}
+
+impl LogFilter for FilterHandle {
+    fn get(&self) -> String {
+        Self::get(self)
+    }
+
+    fn set(&self, filter: &str) -> Result<(), String> {
+        Self::set(self, filter).map_err(|error| error.to_string())
     }
 }
 

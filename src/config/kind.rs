@@ -8,9 +8,8 @@ use std::time::Duration;
 use secrecy::SecretString;
 use url::Url;
 
-use super::connection_url;
 use super::settings::LockKey;
-use crate::telemetry;
+use super::{connection_url, filter};
 
 /// The longest value that any key takes, in bytes.
 const MAX_LENGTH: usize = 16 * 1024;
@@ -159,7 +158,7 @@ impl Kind {
                 Err(invalid) => Err(invalid.to_string()),
             },
             Self::Address => text.parse().map(Value::Address).map_err(|_| refused()),
-            Self::Filter => match telemetry::parse_filter(text) {
+            Self::Filter => match filter::parse_filter(text) {
                 Ok(_) => Ok(Value::Text(text.to_owned())),
                 Err(invalid) => Err(format!("must be {}: {invalid}", self.rule())),
             },

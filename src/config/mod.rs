@@ -6,6 +6,7 @@
 mod connect;
 mod connection_url;
 mod error;
+mod filter;
 mod fragment;
 mod keys;
 mod kind;
@@ -19,6 +20,7 @@ mod tests;
 pub use connect::ConnectOptionsError;
 pub use connection_url::UrlError;
 pub use error::{ConfigError, Problem, ProblemKind};
+pub use filter::{FilterError, parse_filter};
 pub use load::{Loaded, load};
 pub use report::{Report, documentation, markdown_table};
 pub use settings::{

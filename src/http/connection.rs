@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -21,14 +20,10 @@ use warp::http::header::{ALLOW, CONNECTION};
 use warp::http::{HeaderValue, Request, StatusCode};
 use warp::reply::Response;
 
-use super::Limits;
 use super::routes::Route;
 use super::slots::{Phase, Pulse};
+use super::{Limits, Peer};
 use crate::exposition::Metrics;
-
-/// The address of the client, an extension of every request.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
 
 /// What every connection shares.
 #[derive(Clone)]

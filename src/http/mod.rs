@@ -12,11 +12,16 @@ mod routes;
 mod serve;
 mod slots;
 
+use std::net::SocketAddr;
+
 pub use bind::bind;
-pub use connection::Peer;
 pub use ready::Ready;
 pub use routes::{Context, LogFilter, routes};
 pub use serve::{Limits, serve};
+
+/// The address of the client, an extension of every request.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
 
 /// The management endpoint cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +30,7 @@ pub enum HttpError {
     #[error("cannot listen on {address} (worker.management.port = {port}): {source}")]
     Bind {
         /// The address and port tried.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// The value of `worker.management.port`.
         port: u16,
         /// What the system says.

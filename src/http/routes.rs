@@ -16,7 +16,7 @@ use warp::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use warp::reply::{Reply, Response};
 use warp::{Filter, Rejection};
 
-use super::connection::Peer;
+use super::Peer;
 use super::leader::LeaderAnswer;
 use super::ready::{Readiness, Ready};
 use crate::clock::BootInstant;

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 use warp::reply::Response;
 
-use super::HttpError;
-use super::connection::{Peer, Shared, drive};
+use super::connection::{Shared, drive};
 use super::slots::{Phase, Pulse, Slots};
+use super::{HttpError, Peer};
 use crate::exposition::{Metrics, RejectReason};
 
 /// What a client may ask of the server.

@@ -61,15 +61,6 @@ fn the_filter_is_changeable_at_run_time_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
-fn filters_that_mean_something_are_accepted() {
-    for filter in
-        ["info", "WARN", "retsu_collector", "info,sqlx::query=debug", "retsu_collector[refresh{term=1}]=trace", "info,"]
-    {
-        parse_filter(filter).unwrap_or_else(|error| panic!("{filter}: {error}"));
-    }
-}
-
-#[test]
 fn a_json_line_is_one_object_with_the_fields_at_its_top() {
     let lines = Lines::default();
     let writer = lines.clone();
