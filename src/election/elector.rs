@@ -8,6 +8,7 @@ use sqlx::Connection;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::sentinel::Sentinel;
 use super::session::{Attempt, AttemptError, LockSession};
@@ -79,7 +80,8 @@ impl Elector {
         loop {
             self.liveness.tick(allowance);
             state.attempt();
-            let attempt = LockSession::attempt(&self.database, self.settings.lock_key, self.settings.refresh_timeout);
+            let attempt = LockSession::attempt(&self.database, self.settings.lock_key, self.settings.refresh_timeout)
+                .instrument(tracing::info_span!("election attempt"));
             let Some(attempt) = stop.run_until_cancelled(attempt).await else { return Ok(()) };
             let outcome = match attempt {
                 Ok(Attempt::Granted(session)) => {
@@ -200,7 +202,8 @@ impl Elector {
         dropped: &mut u64,
     ) -> Result<Instant, ElectionError> {
         let sent_at = BootInstant::now();
-        let snapshot = match self.collector.refresh(session).await {
+        let refresh = self.collector.refresh(session).instrument(tracing::info_span!("queue state refresh"));
+        let snapshot = match refresh.await {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 self.metrics.refresh_failed(error.kind(), BootInstant::now().saturating_since(sent_at));

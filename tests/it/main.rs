@@ -12,3 +12,5 @@ mod schema;
 mod smoke;
 mod supervision;
 mod support;
+#[cfg(feature = "otlp")]
+mod traces;
