@@ -158,6 +158,7 @@ impl Elector {
             tokio::select! {
                 () = sleep_until(tick) => {}
                 () = sentinel.ended() => {
+                    self.liveness.tick(allowance);
                     self.prove(session).await?;
                     // A server that stops ends its sessions one after another, and the lock session may have
                     // answered just before its turn. No server opens a session after that, so a second proof
