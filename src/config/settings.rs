@@ -137,7 +137,7 @@ pub enum LogFormat {
 pub struct TracesSettings {
     /// Whether traces are exported at all.
     pub enabled: bool,
-    /// Base URL of the OTLP/HTTP receiver.
+    /// Base URL of the OTLP/HTTP receiver, `http://`: TLS is not supported.
     pub endpoint: String,
     /// Share of traces to keep, 0 to 1.
     pub sample_ratio: f64,

@@ -2,7 +2,7 @@
 //!
 //! A scrape proves one thing: at some instant between sending the request and having the whole answer, its
 //! collector did or did not serve state gauges. Everything here follows from those intervals, so a slow
-//! machine makes a gap less precise and never makes an overlap up.
+//! machine makes a gap less precise and never invents an overlap.
 
 use std::time::Duration;
 

@@ -21,7 +21,7 @@ const REFERENCE: &str = "retsu_collector_reference";
 const USE_REFERENCE: &str =
     "CREATE SCHEMA retsu_collector_reference; SET LOCAL search_path TO retsu_collector_reference";
 
-/// What [`apply`] found, and so did.
+/// What [`apply`] did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Applied {
     /// None of the tables existed: the whole schema was created.

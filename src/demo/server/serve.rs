@@ -25,9 +25,9 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// How many free ports to try: another process may take one before PostgreSQL does.
 const PORT_ATTEMPTS: u32 = 5;
 
-/// Sets PostgreSQL up, says so in one line of JSON on standard output, and obeys the orders `restart fast`,
-/// `restart immediate`, `stop`, `start` on standard input, one line of JSON each. At the end of standard
-/// input, or at SIGTERM or SIGINT, stops the server and removes its directory.
+/// Sets PostgreSQL up, says so on standard output, and obeys the orders `start`, `stop` and `restart`, the last
+/// two followed by `fast` or `immediate`, on standard input. An order is a line of plain words, a reply is a line
+/// of JSON. At the end of standard input, or at SIGTERM or SIGINT, stops the server and removes its directory.
 ///
 /// # Errors
 /// The server could not be set up, or something of it is left behind. The reason is on standard output too.
