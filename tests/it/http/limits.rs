@@ -14,6 +14,7 @@ use warp::Filter;
 use warp::reply::Response;
 
 use super::{PATIENCE, Reply, Server, exchange_with_body, live_on, read_all};
+use crate::support::{eventually, throughout};
 
 const LARGE: usize = 10_000;
 
@@ -28,6 +29,14 @@ async fn stalled_reader(server: &Server) -> TcpStream {
     let mut stream = socket.connect(server.address).await.unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
     stream
+}
+
+/// Whatever the server says to a request, which it may refuse to read.
+async fn attempt(server: &Server, path: &str) -> Vec<u8> {
+    let mut stream = server.connect().await;
+    let _ =
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").as_bytes()).await;
+    read_all(&mut stream).await
 }
 
 /// Whether the server has closed or reset this idle connection.
@@ -72,17 +81,17 @@ async fn a_connection_that_says_nothing_is_cut() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_its_time_and_not_counted_as_slow() {
-    let limits = Limits { idle: Duration::from_millis(400), head: Duration::from_millis(150), ..Limits::default() };
+    let limits = Limits { idle: Duration::from_millis(1500), head: Duration::from_millis(150), ..Limits::default() };
     let server = Server::start(limits);
     let mut stream = server.connect().await;
     live_on(&mut stream).await;
-    // Longer than a head may take, shorter than an idle connection may live.
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    // When a younger connection has been cut for its head, the time of a head has passed for this one too.
+    assert!(closed(&mut server.connect().await).await);
     live_on(&mut stream).await;
     let idle_since = Instant::now();
     assert!(closed(&mut stream).await);
     assert!(idle_since.elapsed() >= limits.idle - Duration::from_millis(50), "{:?}", idle_since.elapsed());
-    assert_eq!(server.value(&rejected("slow")).await, 0.0);
+    assert_eq!(server.value(&rejected("slow")).await, 1.0, "the younger one");
 }
 
 #[tokio::test]
@@ -145,19 +154,16 @@ async fn two_hundred_stalled_readers_neither_starve_a_scrape_nor_stay() {
         stalled.push(stalled_reader(&server).await);
         if n % 20 == 19 {
             // Younger than the grace, all slots may be taken by stalled readers for that long.
-            let until = Instant::now() + PATIENCE;
-            loop {
-                assert!(Instant::now() < until, "a scrape is starved");
-                let mut stream = server.connect().await;
-                if stream.write_all(b"GET /metrics HTTP/1.1\r\nconnection: close\r\n\r\n").await.is_ok() {
-                    let answer = read_all(&mut stream).await;
-                    if answer.starts_with(b"HTTP/1.1 200") {
-                        let reply = Reply::parse(&answer);
-                        assert_eq!(reply.header("content-length"), Some(reply.body.len().to_string().as_str()));
-                        break;
-                    }
+            eventually(PATIENCE, "a scrape is answered in full", async || {
+                let answer = attempt(&server, "/metrics").await;
+                let answered = answer.starts_with(b"HTTP/1.1 200");
+                if answered {
+                    let reply = Reply::parse(&answer);
+                    assert_eq!(reply.header("content-length"), Some(reply.body.len().to_string().as_str()));
                 }
-            }
+                answered
+            })
+            .await;
         }
     }
     server.until("retsu_collector_http_connections", |open| open <= 1.0).await;
@@ -201,15 +207,8 @@ async fn at_the_limit_young_connections_stay_and_a_new_one_is_told_to_come_back(
         assert_eq!(Reply::parse(&read_all(&mut stream).await).status(), 503);
     }
     drop(held.pop());
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let mut stream = server.connect().await;
-        let _ = stream.write_all(b"GET /health/live HTTP/1.1\r\nconnection: close\r\n\r\n").await;
-        if read_all(&mut stream).await.starts_with(b"HTTP/1.1 200") {
-            break;
-        }
-        assert!(Instant::now() < until, "the freed slot is not used");
-    }
+    let served = async || attempt(&server, "/health/live").await.starts_with(b"HTTP/1.1 200");
+    eventually(PATIENCE, "the freed slot is used", served).await;
     for stream in &mut held {
         live_on(stream).await;
     }
@@ -282,11 +281,8 @@ async fn a_pipelined_request_is_not_answered_before_the_answer_ahead_of_it_has_l
         "GET /large HTTP/1.1\r\nhost: test\r\n\r\nGET /now HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
     stream.write_all(requests.as_bytes()).await.unwrap();
     stream.read_exact(&mut [0; 16]).await.unwrap();
-    let window = Instant::now() + Duration::from_millis(300);
-    while Instant::now() < window {
-        assert!(!asked.load(Ordering::SeqCst), "answered while the answer ahead is stalled");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let unanswered = async || !asked.load(Ordering::SeqCst);
+    throughout(Duration::from_millis(300), "no answer while the one ahead is stalled", unanswered).await;
     assert!(read_all(&mut stream).await.ends_with(b"now"));
     assert!(asked.load(Ordering::SeqCst));
     server.shutdown.cancel();

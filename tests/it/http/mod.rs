@@ -7,7 +7,7 @@ mod shutdown;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::exposition::{INTERVAL, metrics, snapshot};
+use crate::support::eventually;
 
 /// Limit of everything a test waits for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -146,15 +147,8 @@ impl Server {
 
     /// Waits until `series` is as `wanted`.
     async fn until(&self, series: &str, wanted: impl Fn(f64) -> bool) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let value = self.value(series).await;
-            if wanted(value) {
-                return;
-            }
-            assert!(Instant::now() < until, "{series} is still {value}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let what = format!("{series} is as wanted");
+        eventually(PATIENCE, &what, async || wanted(self.value(series).await)).await;
     }
 
     /// What `serve` returned.

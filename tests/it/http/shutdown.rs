@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{PATIENCE, Server, exchange, exchange_with_body, live_on, read_all};
+use crate::support::eventually;
 
 const EVERYWHERE: ManagementSettings = ManagementSettings { bind_address: None, port: 0 };
 
@@ -57,11 +58,8 @@ async fn a_drain_finishes_the_answer_in_flight_and_closes_idle_connections_at_on
     server.gate.send_replace(None);
     let mut busy = server.connect().await;
     busy.write_all(b"GET /health/ready HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
-    let until = Instant::now() + PATIENCE;
-    while server.database.pings.load(Ordering::SeqCst) == 0 {
-        assert!(Instant::now() < until);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let asked = async || server.database.pings.load(Ordering::SeqCst) > 0;
+    eventually(PATIENCE, "the database is asked", asked).await;
 
     let started = Instant::now();
     server.shutdown.cancel();

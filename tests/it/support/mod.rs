@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) use postgres::{Database, Server, database, lock_holders, postgresql_version, queue_database, server};
 pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_with};
 pub(crate) use proxy::Proxy;
-pub(crate) use scrape::{History, promtool_check};
+pub(crate) use scrape::{History, promtool, promtool_check};
 
 /// Time between two looks at a condition.
 const POLL: Duration = Duration::from_millis(10);

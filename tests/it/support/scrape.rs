@@ -65,7 +65,8 @@ pub(crate) fn promtool_check(exposition: &str) {
     assert!(output.status.success() && said.trim().is_empty(), "{said}\n{exposition}");
 }
 
-fn promtool() -> PathBuf {
+/// `promtool` from `PROMTOOL`, from `target/tools` or from the search path.
+pub(crate) fn promtool() -> PathBuf {
     let named = std::env::var_os("PROMTOOL").map(PathBuf::from);
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/promtool");
     let searched = std::env::var_os("PATH").unwrap_or_default();
