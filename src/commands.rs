@@ -24,21 +24,21 @@ const TRACES_LIMIT: Duration = Duration::from_secs(2);
 /// A failed command: what to say and how to exit.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The error, with its causes.
-    pub(crate) error: anyhow::Error,
+    /// The error, with its causes; `None` when the log has told it.
+    pub(crate) error: Option<anyhow::Error>,
     /// The exit code.
     pub(crate) code: u8,
 }
 
 impl Failure {
     fn usage(error: impl Into<anyhow::Error>) -> Self {
-        Self { error: error.into(), code: EXIT_USAGE }
+        Self { error: Some(error.into()), code: EXIT_USAGE }
     }
 }
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self { error, code: EXIT_FAILURE }
+        Self { error: Some(error), code: EXIT_FAILURE }
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
     }
     outcome.map_err(|error| {
         let code = if error.is_configuration() { EXIT_USAGE } else { EXIT_FAILURE };
-        Failure { error: error.into(), code }
+        Failure { error: None, code }
     })
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn demo(args: DemoArgs) -> Result<(), Failure> {
     };
     runtime()?.block_on(demo::run(options)).map_err(|error| {
         let code = if error.is_configuration() { EXIT_USAGE } else { EXIT_FAILURE };
-        Failure { error: error.into(), code }
+        Failure { error: Some(error.into()), code }
     })
 }
 

@@ -23,7 +23,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(cli::EXIT_STOPPED),
         Err(failure) => {
             // An error of the library tells its causes itself.
-            commands::tell(&failure.error);
+            if let Some(error) = failure.error {
+                commands::tell(&error);
+            }
             ExitCode::from(failure.code)
         }
     }

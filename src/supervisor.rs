@@ -106,10 +106,10 @@ struct Tasks {
 ///
 /// # Errors
 ///
-/// Any [`RunError`]; each means a non-zero exit code.
+/// Any [`RunError`], which the log has told already; each means a non-zero exit code.
 pub async fn run(settings: Settings, identity: String, log_filter: Arc<dyn LogFilter>) -> Result<(), RunError> {
     let mut signals = Signals::install()?;
-    let tasks = start(&settings, identity, log_filter)?;
+    let tasks = start(&settings, identity, log_filter).inspect_err(|error| tracing::error!(%error, "cannot start"))?;
     supervise(tasks, async || signals.next().await, settings.shutdown_timeout).await
 }
 
@@ -133,6 +133,9 @@ async fn supervise(
         stopped = timeout(limit, shut_down(&mut tasks)) => stopped.unwrap_or(Err(RunError::ShutdownTimeout(limit))),
         _ = next_signal() => Err(RunError::Aborted),
     };
+    if let Err(error) = &stopped {
+        tracing::error!(%error, "the shutdown is incomplete");
+    }
     // No task outlives this function, whatever cut the shutdown short.
     tasks.election.shutdown().await;
     tasks.endpoint.shutdown().await;

@@ -176,7 +176,7 @@ fn parse_endpoint(text: &str) -> Option<String> {
         && url.password().is_none()
         && url.query().is_none()
         && url.fragment().is_none()
-        && url.scheme() == "http"
+        && matches!(url.scheme(), "http" | "https")
         && url.has_host();
     plain.then(|| url.as_str().trim_end_matches('/').to_owned())
 }

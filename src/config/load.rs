@@ -238,7 +238,12 @@ fn validate(effective: &Effective, problems: &mut Vec<Problem>) {
     if let Some(Err(rule)) = parts.host.as_deref().map(connection_url::host_name) {
         problems.push(refuse("database.host", rule.to_string()));
     }
-    if effective.always("telemetry.traces.enabled") && !cfg!(feature = "otlp") {
+    let traces: bool = effective.always("telemetry.traces.enabled");
+    if traces && effective.always::<String>("telemetry.traces.endpoint").starts_with("https:") {
+        let rule = "must begin with `http:`: this program sends traces without TLS";
+        problems.push(refuse("telemetry.traces.endpoint", rule.to_owned()));
+    }
+    if traces && !cfg!(feature = "otlp") {
         let rule = "must be false: this program was built without the feature `otlp`";
         problems.push(refuse("telemetry.traces.enabled", rule.to_owned()));
     }

@@ -170,6 +170,7 @@ impl Campaign {
             tokio::select! {
                 () = sleep_until(tick) => {}
                 () = self.sentinel.ended() => {
+                    self.elector.liveness.tick(self.allowance);
                     self.elector.prove(session).await?;
                     // A server that stops ends its sessions one after another, and the lock session may have
                     // answered just before its turn. No server opens a session after that, so a second proof

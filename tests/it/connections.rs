@@ -113,6 +113,8 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Logs of this thread go here as long as the guard lives.
     fn capture(&self) -> tracing::subscriber::DefaultGuard {
+        // While a thread has no subscriber at all, a callsite that it reaches first may be switched off for all.
+        _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(io::sink).finish());
         let writer = self.clone();
         let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
         tracing::subscriber::set_default(subscriber.with_writer(move || writer.clone()).finish())

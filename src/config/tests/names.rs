@@ -184,6 +184,14 @@ fn keys_of_tls_that_need_each_other_are_checked() {
     load(&file("database: {host: h, sslrootcert: ca, sslmode: verify-ca, sslcert: c, sslkey: k}")).unwrap();
 }
 
+#[test]
+fn a_receiver_of_traces_behind_tls_is_refused_only_when_traces_are_sent() {
+    let traces = |enabled| format!("telemetry: {{traces: {{enabled: {enabled}, endpoint: 'https://collector'}}}}");
+    load(&with_database(file(&traces(false)))).unwrap();
+    let text = problem(&with_database(file(&traces(true))));
+    assert!(text.contains("telemetry.traces.endpoint") && text.contains("without TLS"), "{text}");
+}
+
 #[cfg(not(feature = "otlp"))]
 #[test]
 fn traces_are_refused_by_a_build_without_them() {

@@ -117,7 +117,7 @@ fn values_that_break_a_rule_are_refused_by_key_value_source_and_rule() {
         ("telemetry.traces.enabled", "yes", "`true` or `false`"),
         ("telemetry.traces.enabled", "1", "`true` or `false`"),
         ("telemetry.traces.endpoint", "localhost:4318", "a base URL"),
-        ("telemetry.traces.endpoint", "https://collector", "a base URL"),
+        ("telemetry.traces.endpoint", "ftp://collector", "a base URL"),
         ("telemetry.traces.endpoint", "http://u:p@collector", "a base URL"),
         ("telemetry.traces.endpoint", "http://collector?x=1", "a base URL"),
         ("telemetry.traces.sample_ratio", "1.01", "a number from 0 to 1"),
