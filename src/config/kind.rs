@@ -88,8 +88,8 @@ impl Kind {
             Self::ConnectionUrl => "a connection URL, `postgres://user:password@host:port/dbname?parameters`".into(),
             Self::Address => "an IPv4 or IPv6 address without brackets, port or zone".into(),
             Self::Filter => "log directives, such as `info,sqlx=debug`".into(),
-            Self::Endpoint => "a base URL that begins with `http://`, such as `http://localhost:4318` (TLS is not supported), without user \
-                               name, query or fragment"
+            Self::Endpoint => "a base URL that begins with `http://` (TLS is not supported), such as \
+                               `http://localhost:4318`, without user name, query or fragment"
                 .into(),
             Self::LockKey => format!(
                 "two whole numbers from {} to {}, as `[a, b]` in a file and `a,b` elsewhere",
