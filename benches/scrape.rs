@@ -22,7 +22,7 @@ use retsu_collector::config::{LockKey, ManagementSettings};
 use retsu_collector::election::{Liveness, Status};
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, Rendered, scrape};
 use retsu_collector::http::{Context, Limits, LogFilter, Ready, bind, routes, serve};
-use support::{Bounds, median};
+use support::Bounds;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -80,6 +80,11 @@ fn median_of(rounds: usize, mut work: impl FnMut()) -> Duration {
         started.elapsed()
     });
     median(times.collect())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 /// The time from a request to the last byte of its answer, on a connection that is kept.

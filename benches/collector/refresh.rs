@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::Failure;
-use super::support::{Bounds, median};
+use super::support::Bounds;
 
 const STRAIGHTFORWARD: &str = include_str!("straightforward.sql");
 const LIMIT: Duration = Duration::from_secs(300);
@@ -19,6 +19,9 @@ const MESSAGES: u64 = 1_100_000;
 /// Messages of each queue while the number of queues grows.
 const MESSAGES_PER_QUEUE: u64 = 11;
 const MAX_RATIO: f64 = 0.5;
+/// A thousand times the queues may add a level to a B-tree and outgrow a cache; a cost that grew with the number
+/// of queues, even as its square root, would be thirty times higher.
+const MAX_GROWTH: f64 = 2.0;
 
 /// One session with default settings and one as the leader's is.
 pub(super) struct Bench {
@@ -45,7 +48,7 @@ impl Bench {
     /// What a refresh costs beside the straightforward form, whatever the planner knows of the tables.
     pub(super) async fn beside_the_straightforward_form(&mut self, bounds: &mut Bounds) -> Result<(), Failure> {
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&mut self.plain).await?;
-        println!("PostgreSQL {version}; medians of {ROUNDS} alternating rounds");
+        println!("PostgreSQL {version}; the fastest of {ROUNDS} alternating rounds");
         let took = self.load(QUEUES, MESSAGES).await?;
         println!("\n{QUEUES} queues, {MESSAGES} messages, every shard row; loaded in {:.1} s", took.as_secs_f64());
         for (state, sql) in
@@ -53,7 +56,7 @@ impl Bench {
         {
             sqlx::raw_sql(sql).execute(&mut self.plain).await?;
             self.compare().await?;
-            let (straightforward, refresh) = self.medians().await?;
+            let (straightforward, refresh) = self.fastest().await?;
             let ratio = refresh.as_secs_f64() / straightforward.as_secs_f64();
             println!("  {state:26} straightforward {straightforward:>9.1?}  refresh {refresh:>9.1?}  ratio {ratio:.2}");
             bounds.at_most(format!("refresh / straightforward form, {state}"), ratio, MAX_RATIO, "");
@@ -68,11 +71,14 @@ impl Bench {
         for queues in [100, 1_000, 10_000, 100_000] {
             self.load(queues, u64::from(queues) * MESSAGES_PER_QUEUE).await?;
             sqlx::raw_sql("VACUUM ANALYZE").execute(&mut self.plain).await?;
-            let refresh = self.refresh_median().await?;
+            let refresh = self.fastest_refresh().await?;
             let cost = refresh.as_secs_f64() * 1e6 / f64::from(queues);
             println!("  {queues:>7} queues  refresh {refresh:>9.1?}  {cost:>5.1} µs a queue");
             costs.push(cost);
         }
+        let lowest = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        let highest = costs.iter().copied().fold(0.0, f64::max);
+        bounds.at_most("cost of a queue, highest / lowest over 100 to 100,000", highest / lowest, MAX_GROWTH, "");
         Ok(())
     }
 
@@ -109,7 +115,7 @@ impl Bench {
         Ok(())
     }
 
-    async fn medians(&mut self) -> Result<(Duration, Duration), Failure> {
+    async fn fastest(&mut self) -> Result<(Duration, Duration), Failure> {
         let (mut plain, mut prepared) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let started = Instant::now();
@@ -117,15 +123,15 @@ impl Bench {
             plain.push(started.elapsed());
             prepared.push(self.collector.refresh(&mut self.prepared).await?.duration);
         }
-        Ok((median(plain), median(prepared)))
+        Ok((fastest(plain), fastest(prepared)))
     }
 
-    async fn refresh_median(&mut self) -> Result<Duration, Failure> {
+    async fn fastest_refresh(&mut self) -> Result<Duration, Failure> {
         let mut durations = Vec::new();
         for _ in 0..ROUNDS {
             durations.push(self.collector.refresh(&mut self.prepared).await?.duration);
         }
-        Ok(median(durations))
+        Ok(fastest(durations))
     }
 }
 
@@ -162,4 +168,9 @@ fn same(one: &QueueState, other: &QueueState) -> bool {
                 && (one.oldest_ready_age - other.oldest_ready_age).abs() < 5e-7
                 && (one.oldest_in_flight_age - other.oldest_in_flight_age).abs() < 5e-7
         })
+}
+
+/// What the rest of the machine does only ever adds to a time.
+fn fastest(durations: Vec<Duration>) -> Duration {
+    durations.into_iter().min().unwrap_or(Duration::MAX)
 }

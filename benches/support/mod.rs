@@ -1,7 +1,6 @@
-//! What the benches share: medians and bounds.
+//! What the benches share.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// The figures that have a bound, printed as one table at the end.
 #[derive(Default)]
@@ -26,10 +25,4 @@ impl Bounds {
         }
         if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
-}
-
-/// The middle one of several times.
-pub(crate) fn median(mut durations: Vec<Duration>) -> Duration {
-    durations.sort_unstable();
-    durations[durations.len() / 2]
 }
