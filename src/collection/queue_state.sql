@@ -1,8 +1,7 @@
 , exported AS (
-    SELECT id, name COLLATE "C" AS name
-    FROM queue
-    ORDER BY name, id
-    LIMIT $1
+    SELECT id, name
+    FROM (SELECT id, name COLLATE "C" AS name FROM queue ORDER BY name, id LIMIT $1) AS first
+    ORDER BY id
 ), stored AS (
     SELECT queue_id,
            (sum(ready_count) FILTER (WHERE priority = 3))::bigint AS ready_3,

@@ -1,14 +1,18 @@
 //! The lock session: what an attempt leaves behind, whatever becomes of it.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
 use retsu_collector::collection::Collector;
-use retsu_collector::config::{DatabaseSettings, DatabaseSource, LockKey};
+use retsu_collector::config::{CollectorSettings, DatabaseSettings, DatabaseSource, LockKey, OnRefreshFailure};
 use retsu_collector::database::Database;
-use retsu_collector::election::{Attempt, AttemptError, LockSession};
-use sqlx::Row;
+use retsu_collector::election::{Attempt, AttemptError, Elector, Liveness, LockSession, Status};
+use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, scrape};
+use sqlx::{PgPool, Row};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{self, eventually, lock_holders};
 
@@ -215,4 +219,47 @@ async fn a_hot_standby_is_refused_by_name() {
     server.start().await;
     let error = attempt(&open(&url)).await.unwrap_err();
     assert!(matches!(error, AttemptError::InRecovery), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_tries_the_lock_once_and_never_again_in_a_thousand_ticks() {
+    let mut server = support::server().await;
+    let url = server.queue_database("ticks").await;
+    let observer = PgPool::connect(&url).await.unwrap();
+    sqlx::query("ALTER SYSTEM SET log_statement = 'all'").execute(&observer).await.unwrap();
+    server.restart_fast().await;
+    let database = open(&url);
+    let settings = CollectorSettings {
+        collection_interval: Duration::from_millis(1),
+        leadership_retry_interval: Duration::from_millis(50),
+        refresh_timeout: LIMIT,
+        on_refresh_failure: OnRefreshFailure::Exit,
+        lock_key: LockKey::RETSU,
+    };
+    let publication = Arc::new(Publication::default());
+    let metrics = Arc::new(Metrics::new(LIMIT, LockKey::RETSU, || PoolState { size: 0, idle: 0, max: 10 }).unwrap());
+    let elector = Elector {
+        database,
+        collector: Collector::new(100, LIMIT),
+        settings,
+        publication: Arc::clone(&publication),
+        metrics: Arc::clone(&metrics),
+        status: watch::channel(Status::starting()).0,
+        liveness: Arc::new(Liveness::new(LIMIT)),
+    };
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(elector.run(stop.clone()));
+    let text = Answer { format: Format::Text, gzip: false };
+    let refreshes = || -> u32 {
+        let exposition = String::from_utf8(scrape(&metrics, &publication, text).parts.concat()).unwrap();
+        let count = "queue_state_collection_duration_seconds_count{outcome=\"success\"} ";
+        exposition.lines().find_map(|line| line.strip_prefix(count)?.parse().ok()).unwrap_or(0)
+    };
+    eventually(6 * LIMIT, "a thousand refreshes", async || refreshes() >= 1000).await;
+    stop.cancel();
+    running.await.unwrap().unwrap();
+    let log = std::fs::read_to_string(server.data_dir().join("start.log")).unwrap();
+    let statements = |text: &str| log.lines().filter(|line| line.contains("LOG:") && line.contains(text)).count();
+    assert!(statements("WITH column_read") >= 1000, "the log has the refreshes");
+    assert_eq!(statements("pg_try_advisory_lock"), 1);
 }

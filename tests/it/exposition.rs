@@ -293,6 +293,26 @@ async fn the_age_of_a_snapshot_grows_while_nobody_refreshes() {
     eventually(LIMIT, "the age grows", async || age() > first).await;
 }
 
+#[test]
+fn a_clock_that_jumps_moves_neither_the_age_of_a_snapshot_nor_its_fence() {
+    let replica = Replica::new();
+    for jumped in [SystemTime::UNIX_EPOCH, SystemTime::now() + Duration::from_secs(1_000_000)] {
+        let snapshot = Snapshot { database_time: jumped, ..snapshot(&["a"]) };
+        let fence = snapshot.sent_at + Duration::from_secs(60);
+        replica.metrics.refresh_succeeded(&snapshot);
+        replica.publication.publish(Rendered::new(&snapshot, INTERVAL), fence);
+        check(&replica);
+        let text = replica.text();
+        let value = |name: &str| -> f64 {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap().parse().unwrap()
+        };
+        assert!((0.0..60.0).contains(&value("queue_state_snapshot_age_seconds")));
+        let since_epoch = jumped.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+        assert!((value("queue_state_snapshot_timestamp_seconds") - since_epoch).abs() < 0.001);
+        assert_eq!(replica.publication.fence(BootInstant::now()), Some(fence));
+    }
+}
+
 #[tokio::test]
 async fn compressed_answers_are_the_plain_ones() {
     let replica = Replica::sampled().await;
