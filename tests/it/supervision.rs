@@ -201,7 +201,7 @@ fn output_that_cannot_be_written_is_a_failure_with_a_documented_exit_code() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let run = |command: &str, stdout: Stdio, stderr: Stdio, url: &str| {
         let mut process = Command::new(EXECUTABLE);
-        process.arg(command).env("RETSU_DATABASE__URL", url).stdout(stdout).stderr(stderr);
+        process.arg(command).env_clear().env("RETSU_DATABASE__URL", url).stdout(stdout).stderr(stderr);
         process.status().unwrap().code()
     };
     for command in ["check", "schema", "version"] {
