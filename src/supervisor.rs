@@ -156,6 +156,9 @@ impl Ready for Database {
 fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) -> Result<Tasks, RunError> {
     // Everything that can fail is built before anything campaigns: a leader that cannot serve is no leader.
     let listener = http::bind(&settings.management)?;
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!(%address, "the management endpoint listens");
+    }
     let database = Database::open(settings.database.clone())?;
     let publication = Arc::new(Publication::default());
     let collector = &settings.collector;

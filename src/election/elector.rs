@@ -90,6 +90,8 @@ struct Campaign {
     failures: u32,
     /// Whether attempts are failing.
     outage: bool,
+    /// Whether the last attempt found the lock held, so that a change is logged once.
+    waiting: bool,
     /// Queues that the last exposition left out for the budget.
     dropped: u64,
     sentinel: Sentinel,
@@ -98,7 +100,7 @@ struct Campaign {
 impl Campaign {
     fn new(elector: Elector, stop: CancellationToken, allowance: Duration) -> Self {
         let (state, sentinel) = (State::starting(), Sentinel::closed());
-        Self { elector, stop, allowance, state, failures: 0, outage: false, dropped: 0, sentinel }
+        Self { elector, stop, allowance, state, failures: 0, outage: false, waiting: false, dropped: 0, sentinel }
     }
 
     async fn run(mut self) -> Result<(), ElectionError> {
@@ -132,6 +134,10 @@ impl Campaign {
             Ok(Attempt::Held) => {
                 self.elector.metrics.attempt(AttemptOutcome::Held);
                 self.state.rejected();
+                if !std::mem::replace(&mut self.waiting, true) {
+                    let retry = self.elector.settings.leadership_retry_interval;
+                    tracing::info!(?retry, "another session holds the advisory lock, waiting as a standby");
+                }
                 // Somebody leads: what became of our own last collection no longer matters.
                 self.elector.publication.withdraw();
                 self.failures = 0;
@@ -149,6 +155,7 @@ impl Campaign {
     async fn lead(&mut self, mut session: LockSession) -> Result<(), ElectionError> {
         let term = session.term();
         self.state.granted(term);
+        self.waiting = false;
         tracing::info!(%term, "{ACQUIRED}");
         let stop = self.stop.clone();
         let outcome = match stop.run_until_cancelled(self.collect(&mut session)).await {

@@ -36,7 +36,7 @@ retsu-collector
 /leader        who leads; 200 on the leader, 503 elsewhere
 /health/live   200 while the election loop ticks
 /health/ready  200 while the database answers
-/log/filter    the log filter; GET and PUT, from this machine only
+/log/filter    the log filter; GET and PUT, from a loopback address only
 ";
 
 /// The log filter in force.
@@ -270,7 +270,7 @@ async fn rejected(rejection: Rejection) -> Result<Response, Infallible> {
     let (status, reason) = if rejection.is_not_found() {
         (StatusCode::NOT_FOUND, "no such route; / lists them\n")
     } else if rejection.find::<NotLoopback>().is_some() {
-        (StatusCode::FORBIDDEN, "only from this machine\n")
+        (StatusCode::FORBIDDEN, "only from a loopback address\n")
     } else if rejection.find::<warp::reject::PayloadTooLarge>().is_some() {
         (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large\n")
     } else if rejection.find::<warp::reject::LengthRequired>().is_some() {
