@@ -290,14 +290,16 @@ async fn a_foreign_holder_keeps_everyone_on_standby_until_it_lets_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_paused_past_its_fence_says_nothing_when_it_goes_on() {
-    let database = queue_database().await;
-    let [leader, standby] = leader_and_standby([&database.url(), &database.url()], "step_down").await;
+    let url = queue_database().await.url();
+    let (proxy, through) = Proxy::start(&url).await;
+    let [leader, standby] = leader_and_standby([&through, &url], "step_down").await;
     leader.sigstop();
-    terminate_holder(&database.pool().await).await;
+    proxy.deafen();
     eventually(LIMIT, "the standby exports", async || standby.exports().await).await;
     // An interval of one second and a timeout of two make a fence of five.
     throughout(Duration::from_secs(6), "the standby exports", async || standby.exports().await).await;
     leader.sigcont();
-    throughout(Duration::from_secs(2), "the old leader exports nothing", async || !leader.exports().await).await;
+    // It believes in its session until its next refresh times out: for two seconds only the fence keeps it silent.
+    throughout(Duration::from_secs(4), "the old leader exports nothing", async || !leader.exports().await).await;
     assert!(standby.exports().await);
 }
