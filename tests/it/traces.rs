@@ -103,3 +103,18 @@ async fn traces_reach_nobody_unless_enabled_and_a_stop_delivers_what_is_queued()
         assert_eq!(receiver.has("refresh"), enabled);
     }
 }
+
+/// A filter that lets everything but one target through: that target's verdicts must not reach other lines.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_line_that_the_filter_lets_through_is_lost_while_traces_are_on() {
+    let (database, receiver) = (queue_database().await, Receiver::start().await);
+    let mut collector = Collector::start(&database.url(), |config| {
+        config
+            .set("logging.filter", "debug,sqlx=warn")
+            .set("telemetry.traces.enabled", true)
+            .set("telemetry.traces.endpoint", format!("http://{}", receiver.address));
+    });
+    collector.wait_for_log("queue state metrics collector leadership acquired", LIMIT).await;
+    collector.sigterm();
+    assert!(collector.wait_exit(LIMIT).await.success());
+}
