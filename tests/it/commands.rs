@@ -48,6 +48,15 @@ fn the_demo_refuses_a_url_by_the_rules_of_the_configuration_and_repeats_nothing_
 }
 
 #[test]
+fn the_demo_refuses_a_version_of_postgresql_that_there_is_not_and_says_so_once() {
+    for version in ["13", "foo", "17.5"] {
+        let (stdout, stderr) = said(&mut program(&["demo", "--postgresql-version", version]), 2);
+        assert!(stderr.contains(&format!("no PostgreSQL {version} is published")), "{stderr}");
+        assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{stdout}{stderr}");
+    }
+}
+
+#[test]
 fn check_prints_the_effective_configuration_with_its_sources_and_without_secrets() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("collector.yaml");
