@@ -113,6 +113,13 @@ fn schema_without_a_database_prints_the_script() {
     assert_eq!((script.as_str(), errors.as_str()), (retsu_collector::schema::SQL, ""));
 }
 
+#[tokio::test]
+async fn a_load_without_tables_says_how_to_create_them() {
+    let database = database().await;
+    let (stdout, stderr) = said(program(&["schema", "--load", "small"]).env("RETSU_DATABASE__URL", database.url()), 1);
+    assert!(stdout.is_empty() && stderr.contains("no tables") && stderr.contains("--apply"), "{stdout}{stderr}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schema_creates_the_tables_once_and_fills_them() {
     let database = database().await;
