@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use evaluated::Evaluated;
 use thiserror::Error;
 use tracing::Subscriber;
 use tracing_subscriber::filter::EnvFilter;
@@ -15,6 +16,7 @@ use tracing_subscriber::{Registry, reload};
 use crate::config::{FilterError, LogFormat, LoggingSettings, TracesSettings, parse_filter};
 use crate::http::LogFilter;
 
+mod evaluated;
 #[cfg(feature = "otlp")]
 mod otlp;
 
@@ -132,7 +134,7 @@ where
         LogFormat::Pretty => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    let registry = tracing_subscriber::registry().with(lines.with_filter(filter));
+    let registry = tracing_subscriber::registry().with(lines.with_filter(Evaluated(filter)));
     #[cfg(feature = "otlp")]
     {
         let (layer, traces) = otlp::layer(traces)?.unzip();

@@ -131,8 +131,8 @@ fn of_mapping(fragment: &mut Fragment, source: &Source, above: &[&str], mapping:
             (Meaning::Unknown, _) => {
                 let dotted = path.iter().any(|level| level.contains('.'));
                 let rule = format!(
-                    "must be a known key; the nearest one is `{}`{}",
-                    keys::nearest(&path.join(".")),
+                    "must be a known key; {}{}",
+                    keys::hint(&path.join("."), str::to_owned),
                     if dotted { ", each level of it in its own mapping" } else { "" }
                 );
                 fragment.refuse(ProblemKind::UnknownKey, shown_path(&path), source, rule);
@@ -174,8 +174,7 @@ pub(crate) fn of_environment(environment: &[(OsString, OsString)]) -> Fragment {
                 None => fragment.refuse(ProblemKind::InvalidValue, key.path, &source, "must be UTF-8"),
             },
             Meaning::Section | Meaning::Unknown => {
-                let nearest = keys::nearest(&path.join("."));
-                let rule = format!("must name a known key; the nearest one is `{}`", keys::variable(nearest));
+                let rule = format!("must name a known key; {}", keys::hint(&path.join("."), keys::variable));
                 fragment.refuse(ProblemKind::UnknownKey, shown(&name), &source, rule);
             }
         }
@@ -216,7 +215,7 @@ pub(crate) fn of_flags(flags: &[Flag]) -> Fragment {
         match keys::meaning(&levels, false) {
             Meaning::Key(key) => fragment.push(key, value.to_owned(), source),
             Meaning::Section | Meaning::Unused | Meaning::Unknown => {
-                let rule = format!("must name a known key; the nearest one is `{}`", keys::nearest(path));
+                let rule = format!("must name a known key; {}", keys::hint(path, str::to_owned));
                 fragment.refuse(ProblemKind::UnknownKey, shown_key(path), &source, rule);
             }
         }

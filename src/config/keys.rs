@@ -142,6 +142,9 @@ const UNUSED: [&str; 3] = ["environment", "http", "cache"];
 /// How alike a section's name and a known one are when the first is taken for a misspelling, 0 to 1.
 const MISSPELLED: f64 = 0.7;
 
+/// How alike a path and a known one are, at least, when the second is suggested for the first, 0 to 1.
+const LIKE: f64 = 0.5;
+
 /// What a path in a file or a variable's name stands for.
 pub(crate) enum Meaning {
     /// A key.
@@ -183,10 +186,18 @@ pub(crate) fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
-/// The known key whose path is most like `path`.
-pub(crate) fn nearest(path: &str) -> &'static str {
-    let likeness = |key: &&Key| strsim::normalized_damerau_levenshtein(key.path, path);
-    KEYS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b))).map_or("", |key| key.path)
+/// What to tell of a name that is none: the known key whose path is most like `path`, as `shown`, or the
+/// sections when none is like it.
+pub(crate) fn hint(path: &str, shown: impl FnOnce(&'static str) -> String) -> String {
+    let likeness = |key: &Key| strsim::normalized_damerau_levenshtein(key.path, path);
+    let nearest = KEYS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    if let Some(key) = nearest.filter(|key| likeness(key) >= LIKE) {
+        return format!("the nearest one is `{}`", shown(key.path));
+    }
+    // The keys of a section stand together in the table.
+    let mut sections: Vec<_> = KEYS.iter().filter_map(|key| key.path.split('.').next()).collect();
+    sections.dedup();
+    format!("the sections are `{}`", sections.join("`, `"))
 }
 
 /// The environment variable of a key.

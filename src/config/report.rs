@@ -96,8 +96,8 @@ everything that is wrong with it. It exits with 0 or 2.
 
 const DETAILS: &str = "## Rules
 
-- A key is nested, one mapping for each level. An unknown key is an error that names the nearest known one, in the
-  file, in a variable that begins with `RETSU_` and in `--set`.
+- A key is nested, one mapping for each level. An unknown key is an error that names the nearest known one, or the
+  sections when none is near, in the file, in a variable that begins with `RETSU_` and in `--set`.
 - A Retsu configuration works as it is: the sections `environment`, `http` and `cache`, the sections of other
   workers in `worker`, and everything beside `state_metrics_collector` in `worker.queue`, are accepted and unused.
   A section whose name resembles a known one is taken for a misspelling and refused.

@@ -99,7 +99,7 @@ impl DemoError {
     /// Whether the cause is in what the demo was given.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
-        matches!(self, Self::Url(_) | Self::Options(_))
+        matches!(self, Self::Url(_) | Self::Options(_) | Self::Server(ServerError::Version { .. }))
     }
 }
 
@@ -111,6 +111,8 @@ pub async fn run(options: DemoOptions) -> Result<(), DemoError> {
     let mut stop = Stop::listen()?;
     let mut screen = Screen::open();
     let Some(database_url) = &options.database_url else {
+        // Before the server process, which would tell of it a second time.
+        server::exact_version(&options.postgresql_version)?;
         screen.say(&format!("starting PostgreSQL {}", options.postgresql_version));
         let server_options = ServerOptions::new(&options.postgresql_version);
         let mut server = EmbeddedServer::spawn(Path::new(THIS_PROGRAM), &server_options)?;

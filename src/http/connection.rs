@@ -72,19 +72,23 @@ pub(super) async fn drive(
     }
 }
 
-/// Routes one request and counts it. Only the log filter takes a body; any other one is refused unread.
+/// Routes one request and counts it. Only the log filter takes a body; any other one is refused unread, for a
+/// wrong method by the routes, which look at nothing beyond it.
 async fn answer(request: Request<Incoming>, shared: &Shared) -> Response {
     let started = Instant::now();
     let route = Route::of(request.uri().path());
-    let mut response = if route.takes_body(request.method()) || request.body().is_end_stream() {
+    let unread = !route.takes_body(request.method()) && !request.body().is_end_stream();
+    let mut response = if !unread || !route.allows(request.method()) {
         let Ok(response) = TowerToHyperService::new(warp::service(shared.routes.clone())).call(request).await;
         response
     } else {
         let mut response = warp::reply::Reply::into_response("this route takes no body\n");
         *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         response
     };
+    if unread {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static(route.methods()));
     }

@@ -116,6 +116,10 @@ impl Route {
         }
     }
 
+    pub(super) fn allows(self, method: &Method) -> bool {
+        self.methods().split(", ").any(|allowed| allowed == method.as_str())
+    }
+
     pub(super) fn takes_body(self, method: &Method) -> bool {
         self == Self::LogFilter && method == Method::PUT
     }

@@ -55,6 +55,9 @@ pub enum LoadError {
     /// There are queues already; the data of a seed is only the same in an empty database.
     #[error("the table queue is not empty; load into an empty database")]
     NotEmpty,
+    /// There is no table `queue` on the `search_path`.
+    #[error("there are no tables to load into; create them with `schema --apply`, alone or together with --load")]
+    NoTables,
     /// The database refused a statement, or the connection broke.
     #[error(transparent)]
     Database(#[from] sqlx::Error),
@@ -65,7 +68,8 @@ pub enum LoadError {
 ///
 /// # Errors
 ///
-/// [`LoadError::NotEmpty`] when there are queues, and whatever the database answers, such as a missing table.
+/// [`LoadError::NoTables`] without tables, [`LoadError::NotEmpty`] when there are queues, and whatever the database
+/// answers.
 pub async fn load(
     session: &mut PgConnection,
     load: &Load,
@@ -79,6 +83,9 @@ pub async fn load(
     // bigint has no unsigned form: seeds past its maximum wrap to distinct negative ones.
     let seed = load.seed.cast_signed();
     let mut transaction = session.begin().await?;
+    if sqlx::query_scalar("SELECT to_regclass('queue') IS NULL").fetch_one(&mut *transaction).await? {
+        return Err(LoadError::NoTables);
+    }
     if sqlx::query_scalar("SELECT EXISTS (SELECT FROM queue)").fetch_one(&mut *transaction).await? {
         return Err(LoadError::NotEmpty);
     }

@@ -48,6 +48,15 @@ fn the_demo_refuses_a_url_by_the_rules_of_the_configuration_and_repeats_nothing_
 }
 
 #[test]
+fn the_demo_refuses_a_version_of_postgresql_that_there_is_not_and_says_so_once() {
+    for version in ["13", "foo", "17.5"] {
+        let (stdout, stderr) = said(&mut program(&["demo", "--postgresql-version", version]), 2);
+        assert!(stderr.contains(&format!("no PostgreSQL {version} is published")), "{stderr}");
+        assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{stdout}{stderr}");
+    }
+}
+
+#[test]
 fn check_prints_the_effective_configuration_with_its_sources_and_without_secrets() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("collector.yaml");
@@ -102,6 +111,13 @@ fn a_configuration_file_that_is_not_there_is_named() {
 fn schema_without_a_database_prints_the_script() {
     let (script, errors) = said(&mut program(&["schema"]), 0);
     assert_eq!((script.as_str(), errors.as_str()), (retsu_collector::schema::SQL, ""));
+}
+
+#[tokio::test]
+async fn a_load_without_tables_says_how_to_create_them() {
+    let database = database().await;
+    let (stdout, stderr) = said(program(&["schema", "--load", "small"]).env("RETSU_DATABASE__URL", database.url()), 1);
+    assert!(stdout.is_empty() && stderr.contains("no tables") && stderr.contains("--apply"), "{stdout}{stderr}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::support::{Collector, eventually, queue_database};
+use crate::support::{Collector, eventually, free_port, queue_database};
 
 /// Longer than the pause between two deliveries of the exporter, 5 s.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -102,4 +102,30 @@ async fn traces_reach_nobody_unless_enabled_and_a_stop_delivers_what_is_queued()
         assert!(collector.wait_exit(LIMIT).await.success());
         assert_eq!(receiver.has("refresh"), enabled);
     }
+}
+
+/// A filter that lets everything but one target through: that target's verdicts must not reach other lines.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_line_that_the_filter_lets_through_is_lost_while_traces_are_on() {
+    let (database, receiver) = (queue_database().await, Receiver::start().await);
+    let mut collector = Collector::start(&database.url(), |config| {
+        config
+            .set("logging.filter", "debug,sqlx=warn")
+            .set("telemetry.traces.enabled", true)
+            .set("telemetry.traces.endpoint", format!("http://{}", receiver.address));
+    });
+    collector.wait_for_log("queue state metrics collector leadership acquired", LIMIT).await;
+    collector.sigterm();
+    assert!(collector.wait_exit(LIMIT).await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_is_not_there_is_told_in_the_log() {
+    let database = queue_database().await;
+    let collector = Collector::start(&database.url(), |config| {
+        config
+            .set("telemetry.traces.enabled", true)
+            .set("telemetry.traces.endpoint", format!("http://127.0.0.1:{}", free_port()));
+    });
+    collector.wait_for_log("BatchSpanProcessor.ExportError", LIMIT).await;
 }

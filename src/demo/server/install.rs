@@ -27,7 +27,7 @@ const PINNED: [(&str, &str, &str); 5] = [
 ];
 
 /// The full version to install for a major version or a full one.
-pub(super) fn exact_version(version: &str) -> Result<String, ServerError> {
+pub(in crate::demo) fn exact_version(version: &str) -> Result<String, ServerError> {
     exact_version_for(version, ARCH)
         .ok_or_else(|| ServerError::Version { version: version.to_owned(), architecture: ARCH })
 }

@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use embedded::EmbeddedServer;
+pub(super) use install::exact_version;
 pub use protocol::{Ready, ShutdownMode};
 pub use serve::serve;
 
@@ -70,7 +71,7 @@ fn is_root() -> bool {
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// No binaries are published for the version on this architecture.
-    #[error("there is no embedded PostgreSQL {version} for {architecture}; choose one of 14, 15, 16, 17, 18")]
+    #[error("no PostgreSQL {version} is published for {architecture}; choose one of 14, 15, 16, 17, 18")]
     Version {
         /// What was asked for.
         version: String,

@@ -117,17 +117,23 @@ async fn a_head_with_too_many_or_too_large_headers_is_refused() {
 #[tokio::test]
 async fn a_body_where_none_is_taken_is_refused_unread() {
     let server = Server::start(Limits::default());
-    for (head, body) in [
-        ("POST /metrics HTTP/1.1\r\ncontent-length: 3", &b"abc"[..]),
-        ("GET /metrics HTTP/1.1\r\ncontent-length: 1000000000", b"abc"),
-        ("POST /nowhere HTTP/1.1\r\ntransfer-encoding: chunked", b"3\r\nabc\r\n"),
+    for (head, body, status, allow) in [
+        ("POST /metrics HTTP/1.1\r\ncontent-length: 3", &b"abc"[..], 405, Some("GET, HEAD")),
+        ("POST /log/filter HTTP/1.1\r\ncontent-length: 1000000000", b"info", 405, Some("GET, HEAD, PUT")),
+        ("GET /metrics HTTP/1.1\r\ncontent-length: 1000000000", b"abc", 413, None),
+        ("GET /log/filter HTTP/1.1\r\ncontent-length: 3", b"abc", 413, None),
+        ("GET /nowhere HTTP/1.1\r\ntransfer-encoding: chunked", b"3\r\nabc\r\n", 413, None),
+        ("POST /nowhere HTTP/1.1\r\ntransfer-encoding: chunked", b"3\r\nabc\r\n", 404, None),
     ] {
         let reply = exchange_with_body(server.address, head, body).await;
-        assert_eq!((reply.status(), reply.header("connection")), (413, Some("close")), "{head}");
+        assert_eq!((reply.status(), reply.header("allow")), (status, allow), "{head}");
+        assert_eq!(reply.header("connection"), Some("close"), "{head}");
     }
-    let waits = "POST / HTTP/1.1\r\ncontent-length: 10\r\nexpect: 100-continue";
-    let reply = exchange_with_body(server.address, waits, b"").await;
-    assert_eq!(reply.status(), 413, "a client that asks first is not told to go on");
+    for (method, status) in [("GET", 413), ("POST", 405)] {
+        let waits = format!("{method} / HTTP/1.1\r\ncontent-length: 10\r\nexpect: 100-continue");
+        let reply = exchange_with_body(server.address, &waits, b"").await;
+        assert_eq!(reply.status(), status, "a client that asks first is not told to go on");
+    }
 }
 
 #[tokio::test]
