@@ -13,12 +13,15 @@ use super::support::Bounds;
 
 const STRAIGHTFORWARD: &str = include_str!("straightforward.sql");
 const LIMIT: Duration = Duration::from_secs(300);
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 11;
 const QUEUES: u32 = 10_000;
 const MESSAGES: u64 = 1_100_000;
 /// Messages of each queue while the number of queues grows.
 const MESSAGES_PER_QUEUE: u64 = 11;
 const MAX_RATIO: f64 = 0.5;
+/// Until the first vacuum both forms spend much of their time on looking up, entry by entry, what is visible. That
+/// the planner knows nothing yet must not make the refresh much worse than that.
+const MAX_RATIO_BEFORE_VACUUM: f64 = 0.75;
 /// A thousand times the queues may add a level to a B-tree and outgrow a cache; a cost that grew with the number
 /// of queues, even as its square root, would be thirty times higher.
 const MAX_GROWTH: f64 = 2.0;
@@ -51,15 +54,17 @@ impl Bench {
         println!("PostgreSQL {version}; the fastest of {ROUNDS} alternating rounds");
         let took = self.load(QUEUES, MESSAGES).await?;
         println!("\n{QUEUES} queues, {MESSAGES} messages, every shard row; loaded in {:.1} s", took.as_secs_f64());
-        for (state, sql) in
-            [("as loaded, no statistics", ""), ("after ANALYZE", "ANALYZE"), ("after VACUUM ANALYZE", "VACUUM ANALYZE")]
-        {
+        for (state, sql, limit) in [
+            ("as loaded, no statistics", "", MAX_RATIO_BEFORE_VACUUM),
+            ("after ANALYZE", "ANALYZE", MAX_RATIO_BEFORE_VACUUM),
+            ("after VACUUM ANALYZE", "VACUUM ANALYZE", MAX_RATIO),
+        ] {
             sqlx::raw_sql(sql).execute(&mut self.plain).await?;
             self.compare().await?;
             let (straightforward, refresh) = self.fastest().await?;
             let ratio = refresh.as_secs_f64() / straightforward.as_secs_f64();
             println!("  {state:26} straightforward {straightforward:>9.1?}  refresh {refresh:>9.1?}  ratio {ratio:.2}");
-            bounds.at_most(format!("refresh / straightforward form, {state}"), ratio, MAX_RATIO, "");
+            bounds.at_most(format!("refresh / straightforward form, {state}"), ratio, limit, "");
         }
         Ok(())
     }
