@@ -62,52 +62,52 @@ UNION ALL
 SELECT NULL, NULL, NULL, exported.name,
        coalesce(stored.ready_3, 0) - coalesce(expired.ready_3, 0) + coalesce(elapsed.ready_3, 0),
        coalesce(stored.in_flight_3, 0) - coalesce(elapsed.in_flight_3, 0),
-       least(elapsed.oldest_3, (
+       least(elapsed.oldest_3, CASE WHEN coalesce(stored.ready_3, 0) > coalesce(expired.ready_3, 0) THEN (
            SELECT enqueued_at
            FROM queue_message
            WHERE queue_id = exported.id AND priority = 3 AND state = 'READY' AND expires_at > now()
            ORDER BY enqueued_at
            LIMIT 1
-       )),
-       (
+       ) END),
+       CASE WHEN coalesce(stored.in_flight_3, 0) > coalesce(elapsed.in_flight_3, 0) THEN (
            SELECT enqueued_at
            FROM queue_message
            WHERE queue_id = exported.id AND priority = 3 AND state = 'IN_FLIGHT' AND available_after > now()
            ORDER BY enqueued_at
            LIMIT 1
-       ),
+       ) END,
        coalesce(stored.ready_2, 0) - coalesce(expired.ready_2, 0) + coalesce(elapsed.ready_2, 0),
        coalesce(stored.in_flight_2, 0) - coalesce(elapsed.in_flight_2, 0),
-       least(elapsed.oldest_2, (
+       least(elapsed.oldest_2, CASE WHEN coalesce(stored.ready_2, 0) > coalesce(expired.ready_2, 0) THEN (
            SELECT enqueued_at
            FROM queue_message
            WHERE queue_id = exported.id AND priority = 2 AND state = 'READY' AND expires_at > now()
            ORDER BY enqueued_at
            LIMIT 1
-       )),
-       (
+       ) END),
+       CASE WHEN coalesce(stored.in_flight_2, 0) > coalesce(elapsed.in_flight_2, 0) THEN (
            SELECT enqueued_at
            FROM queue_message
            WHERE queue_id = exported.id AND priority = 2 AND state = 'IN_FLIGHT' AND available_after > now()
            ORDER BY enqueued_at
            LIMIT 1
-       ),
+       ) END,
        coalesce(stored.ready_1, 0) - coalesce(expired.ready_1, 0) + coalesce(elapsed.ready_1, 0),
        coalesce(stored.in_flight_1, 0) - coalesce(elapsed.in_flight_1, 0),
-       least(elapsed.oldest_1, (
+       least(elapsed.oldest_1, CASE WHEN coalesce(stored.ready_1, 0) > coalesce(expired.ready_1, 0) THEN (
            SELECT enqueued_at
            FROM queue_message
            WHERE queue_id = exported.id AND priority = 1 AND state = 'READY' AND expires_at > now()
            ORDER BY enqueued_at
            LIMIT 1
-       )),
-       (
+       ) END),
+       CASE WHEN coalesce(stored.in_flight_1, 0) > coalesce(elapsed.in_flight_1, 0) THEN (
            SELECT enqueued_at
            FROM queue_message
            WHERE queue_id = exported.id AND priority = 1 AND state = 'IN_FLIGHT' AND available_after > now()
            ORDER BY enqueued_at
            LIMIT 1
-       )
+       ) END
 FROM exported
 LEFT JOIN stored ON stored.queue_id = exported.id
 LEFT JOIN expired ON expired.queue_id = exported.id
