@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bridged::WithoutOrigin;
 use evaluated::Evaluated;
 use thiserror::Error;
 use tracing::Subscriber;
@@ -16,6 +17,7 @@ use tracing_subscriber::{Registry, reload};
 use crate::config::{FilterError, LogFormat, LoggingSettings, TracesSettings, parse_filter};
 use crate::http::LogFilter;
 
+mod bridged;
 mod evaluated;
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -132,7 +134,7 @@ where
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colours);
     let lines = match logging.format {
         LogFormat::Pretty => lines.boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).map_event_format(WithoutOrigin).boxed(),
     };
     let registry = tracing_subscriber::registry().with(lines.with_filter(Evaluated(filter)));
     #[cfg(feature = "otlp")]

@@ -78,6 +78,21 @@ fn a_json_line_is_one_object_with_the_fields_at_its_top() {
 }
 
 #[test]
+fn a_json_line_of_the_log_crate_does_not_name_a_file_of_the_machine_that_built_the_program() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let settings = logging("info", LogFormat::Json);
+    let (subscriber, _telemetry) = build(&settings, &traces_off(), move || writer.clone(), false).unwrap();
+    tracing::subscriber::with_default(subscriber, || {
+        tracing::info!(target: "log", { log.file = "connect.rs", log.line = 7 }, "connecting");
+    });
+    let written = lines.take();
+    let line: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!((&line["message"], &line["level"]), (&"connecting".into(), &"INFO".into()));
+    assert!(written.lines().count() == 1 && !written.contains("log."), "{written}");
+}
+
+#[test]
 fn a_line_for_people_is_one_line_without_control_characters() {
     let lines = Lines::default();
     let writer = lines.clone();
