@@ -112,6 +112,42 @@ pub(crate) static KEYS: &[Key] = &[
         Some("1919251571,1901294689"),
         "The advisory lock that decides who leads, `(classid, objid)` in `pg_locks`. The default excludes Retsu's own collector.",
     ),
+    key(
+        "worker.queue.state_metrics_collector.lease.heartbeat_interval_seconds",
+        SPAN,
+        Some("1"),
+        "Time from one proof that the lock is still held to the next.",
+    ),
+    key(
+        "worker.queue.state_metrics_collector.lease.heartbeat_timeout_seconds",
+        SPAN,
+        Some("1"),
+        "Limit of one proof. A leader whose proof fails or is late withdraws its gauges at once.",
+    ),
+    key(
+        "worker.queue.state_metrics_collector.lease.fence_seconds",
+        SPAN,
+        Some("3"),
+        "How long after a proof was sent its process may serve state gauges, and how long a new leader waits before it serves its own. Give every replica the same.",
+    ),
+    key(
+        "worker.queue.state_metrics_collector.lease.clock_drift_ppm",
+        Kind::Integer { min: 0, max: 100_000 },
+        Some("1000"),
+        "By how much the clocks of two replicas may run apart, in millionths; lengthens the wait of a new leader.",
+    ),
+    key(
+        "worker.queue.state_metrics_collector.lease.idle_session_timeout_seconds",
+        SPAN,
+        Some("4"),
+        "After which silence of the leader the server ends its session: `idle_session_timeout` of the lock session.",
+    ),
+    key(
+        "worker.queue.state_metrics_collector.lease.tcp_user_timeout_seconds",
+        SPAN,
+        Some("2.5"),
+        "After which time without an acknowledgement the server ends the leader's connection: `tcp_user_timeout` of the lock session.",
+    ),
     key("logging.filter", Kind::Filter, Some("info"), "What is logged; changeable at run time."),
     key(
         "logging.format",

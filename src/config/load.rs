@@ -9,8 +9,8 @@ use super::keys::{KEYS, Key};
 use super::kind::{FromValue, Value};
 use super::report::{Line, Report};
 use super::settings::{
-    CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, LogFormat, LoggingSettings, ManagementSettings,
-    OnRefreshFailure, Settings, TracesSettings,
+    CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, LeaseSettings, LogFormat, LoggingSettings,
+    ManagementSettings, OnRefreshFailure, Settings, TracesSettings,
 };
 use super::source::{Source, Sources};
 
@@ -197,6 +197,14 @@ impl Effective {
                     _ => OnRefreshFailure::Exit,
                 },
                 lock_key: self.always(&format!("{collector}.lock_key")),
+                lease: LeaseSettings {
+                    heartbeat_interval: self.always(&format!("{collector}.lease.heartbeat_interval_seconds")),
+                    heartbeat_timeout: self.always(&format!("{collector}.lease.heartbeat_timeout_seconds")),
+                    fence: self.always(&format!("{collector}.lease.fence_seconds")),
+                    clock_drift_ppm: self.always(&format!("{collector}.lease.clock_drift_ppm")),
+                    idle_session_timeout: self.always(&format!("{collector}.lease.idle_session_timeout_seconds")),
+                    tcp_user_timeout: self.always(&format!("{collector}.lease.tcp_user_timeout_seconds")),
+                },
             },
             shutdown_timeout: self.always("worker.shutdown_timeout_seconds"),
             logging: LoggingSettings {

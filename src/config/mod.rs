@@ -24,7 +24,7 @@ pub use filter::{FilterError, parse_filter};
 pub use load::{Loaded, load};
 pub use report::{Report, documentation, markdown_table};
 pub use settings::{
-    CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, LockKey, LogFormat, LoggingSettings,
-    ManagementSettings, OnRefreshFailure, Settings, TracesSettings,
+    CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, LeaseSettings, LockKey, LogFormat,
+    LoggingSettings, ManagementSettings, OnRefreshFailure, Settings, TracesSettings,
 };
 pub use source::{Assignment, Flag, Source, Sources};

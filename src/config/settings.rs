@@ -94,6 +94,26 @@ pub struct CollectorSettings {
     pub on_refresh_failure: OnRefreshFailure,
     /// The advisory lock that decides who leads.
     pub lock_key: LockKey,
+    /// How long its holder may believe in it.
+    pub lease: LeaseSettings,
+}
+
+/// `worker.queue.state_metrics_collector.lease.*`: how long the holder of the lock may believe in it, and when
+/// the server lets go of a holder that is gone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LeaseSettings {
+    /// Time from one proof to the next.
+    pub heartbeat_interval: Duration,
+    /// Limit of one proof.
+    pub heartbeat_timeout: Duration,
+    /// How long after a proof was sent its process may serve state gauges.
+    pub fence: Duration,
+    /// By how much the clocks of two replicas may run apart, in millionths.
+    pub clock_drift_ppm: u32,
+    /// `idle_session_timeout` and `idle_in_transaction_session_timeout` of the lock session.
+    pub idle_session_timeout: Duration,
+    /// `tcp_user_timeout` of the lock session.
+    pub tcp_user_timeout: Duration,
 }
 
 /// What a failure of the database does to the process.

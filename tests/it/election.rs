@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rand::RngExt;
 use retsu_collector::collection::Collector;
-use retsu_collector::config::{CollectorSettings, DatabaseSettings, DatabaseSource, LockKey, OnRefreshFailure};
+use retsu_collector::config::{
+    CollectorSettings, DatabaseSettings, DatabaseSource, LeaseSettings, LockKey, OnRefreshFailure,
+};
 use retsu_collector::database::Database;
 use retsu_collector::election::{Attempt, AttemptError, Elector, Liveness, LockSession, Status};
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, scrape};
@@ -238,6 +240,14 @@ async fn a_leader_tries_the_lock_once_and_never_again_in_a_thousand_ticks() {
         refresh_timeout: LIMIT,
         on_refresh_failure: OnRefreshFailure::Exit,
         lock_key: LockKey::RETSU,
+        lease: LeaseSettings {
+            heartbeat_interval: Duration::from_secs(1),
+            heartbeat_timeout: Duration::from_secs(1),
+            fence: Duration::from_secs(3),
+            clock_drift_ppm: 1000,
+            idle_session_timeout: Duration::from_secs(4),
+            tcp_user_timeout: Duration::from_millis(2500),
+        },
     };
     let publication = Arc::new(Publication::default());
     let metrics = Arc::new(Metrics::new(LIMIT, LockKey::RETSU, || PoolState { size: 0, idle: 0, max: 10 }).unwrap());
