@@ -2,17 +2,13 @@
 
 use std::time::Duration;
 
-/// How much later than due a refresh may start: the sentinel may have to be opened first, and the last
-/// snapshot rendered.
-const LATENESS: Duration = Duration::from_secs(2);
-
 /// The times of a leader's refreshes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cadence {
     /// Time from one tick to the next.
     pub(super) interval: Duration,
-    /// Limit of one refresh.
-    pub(super) refresh_timeout: Duration,
+    /// How long the holder of the lock may believe in one proof.
+    pub(super) fence: Duration,
 }
 
 impl Cadence {
@@ -26,14 +22,10 @@ impl Cadence {
         self.interval.saturating_mul(skipped.saturating_add(1))
     }
 
-    /// How long the snapshot of that refresh may be served, from before its query was sent: until the next
-    /// refresh has ended, one way or the other.
-    ///
-    /// A refresh that was not slow but stopped, together with its process, is past its timeout. That must not
-    /// extend what may be served.
-    pub(super) fn validity(self, skipped: u32) -> Duration {
-        let next = self.until_next(skipped).min(self.refresh_timeout + self.interval);
-        next + LATENESS + self.refresh_timeout
+    /// How long a snapshot may be served, from before its query was sent. The next one takes its place unless
+    /// its refresh is later than a lease would be: then no gauges are better than old ones.
+    pub(super) fn validity(self) -> Duration {
+        self.interval.saturating_add(self.fence)
     }
 }
 
@@ -41,7 +33,7 @@ impl Cadence {
 mod tests {
     use super::*;
 
-    const CADENCE: Cadence = Cadence { interval: Duration::from_secs(15), refresh_timeout: Duration::from_secs(10) };
+    const CADENCE: Cadence = Cadence { interval: Duration::from_secs(15), fence: Duration::from_secs(3) };
 
     #[test]
     fn a_tick_that_comes_during_a_refresh_is_skipped_and_not_queued() {
@@ -52,17 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_good_until_the_next_refresh_has_ended_however_slow_the_last_was() {
-        let slow = Cadence { interval: Duration::from_secs(1), refresh_timeout: Duration::from_secs(10) };
-        for took in [0.2, 1.5, 8.0, 10.0] {
-            let skipped = slow.skipped(Duration::from_secs_f64(took));
-            assert!(slow.validity(skipped) >= slow.until_next(skipped) + slow.refresh_timeout, "{took}");
-        }
-    }
-
-    #[test]
-    fn a_process_that_stopped_for_an_hour_in_mid_refresh_gains_nothing() {
-        let skipped = CADENCE.skipped(Duration::from_secs(3600));
-        assert_eq!(CADENCE.validity(skipped), Duration::from_secs(10 + 15 + 2 + 10));
+    fn a_snapshot_is_good_for_the_interval_and_the_fence_however_slow_its_refresh_was() {
+        assert_eq!(CADENCE.validity(), Duration::from_secs(15 + 3));
     }
 }

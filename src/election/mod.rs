@@ -1,13 +1,25 @@
 //! Who leads: the advisory lock, the session that holds it and the loop that keeps asking for it.
 
+mod advert;
+
 mod cadence;
 mod elector;
-mod sentinel;
+mod holders;
+mod lease;
+mod limits;
+mod predecessors;
+mod proof;
 mod session;
 mod state;
 mod status;
+mod tenure;
 
+pub use advert::Advert;
 pub use elector::{ACQUIRED, ElectionError, Elector};
-pub use session::{Attempt, AttemptError, LockSession};
+pub use lease::Lease;
+pub use limits::LimitError;
+pub use predecessors::{Predecessors, Unwitnessed};
+pub use proof::ProofError;
+pub use session::{Attempt, AttemptError, Candidacy, LockSession, Refusal};
 pub use state::{AfterFailure, State, after_failure};
 pub use status::{Liveness, Role, Status, Term};

@@ -36,10 +36,12 @@ pub enum AttemptOutcome {
     Held,
     /// The database gave no answer or an error.
     Failed,
+    /// The server, or the way to it, cannot be led on.
+    Refused,
 }
 
 impl AttemptOutcome {
-    const ALL: [Self; 3] = [Self::Acquired, Self::Held, Self::Failed];
+    const ALL: [Self; 4] = [Self::Acquired, Self::Held, Self::Failed, Self::Refused];
 
     /// The value of the label `outcome`.
     #[must_use]
@@ -48,6 +50,7 @@ impl AttemptOutcome {
             Self::Acquired => "acquired",
             Self::Held => "held",
             Self::Failed => "failed",
+            Self::Refused => "refused",
         }
     }
 }
@@ -103,6 +106,8 @@ pub struct Metrics {
     transitions: IntCounterVec,
     term: IntGaugeVec,
     term_timeline: IntGaugeVec,
+    term_info: IntGaugeVec,
+    refusal: IntGaugeVec,
     last_refresh: GaugeVec,
     refresh_failures: IntCounterVec,
     refreshes_skipped: IntCounter,
@@ -188,6 +193,18 @@ impl Metrics {
                 "Timeline of the term that this process holds; absent on a standby.",
                 &[],
             )?,
+            term_info: gauges(
+                &own,
+                "term_info",
+                "The server that the term of this process is proved on, always 1; absent on a standby.",
+                &["system_identifier", "timeline"],
+            )?,
+            refusal: gauges(
+                &own,
+                "election_refusal_info",
+                "Why the last attempt to take the advisory lock was refused, always 1; absent when it was not.",
+                &["reason"],
+            )?,
             refresh_failures: counters(
                 &own,
                 "refresh_failures_total",
@@ -258,6 +275,10 @@ impl Metrics {
             self.transitions.with_label_values(&[role_label(status.role)]).inc();
         }
         self.leader.set(leads);
+        self.term_info.reset();
+        if let (Some(term), Some(system_identifier)) = (status.term, status.system_identifier) {
+            self.term_info.with_label_values(&[system_identifier.to_string(), term.timeline.to_string()]).set(1);
+        }
         match status.term {
             Some(term) => {
                 self.term.with_label_values::<&str>(&[]).set(i64::try_from(term.number).unwrap_or(i64::MAX));
@@ -267,6 +288,14 @@ impl Metrics {
                 self.term.reset();
                 self.term_timeline.reset();
             }
+        }
+    }
+
+    /// The last attempt was refused for `reason`, or was not.
+    pub fn refusal(&self, reason: Option<&'static str>) {
+        self.refusal.reset();
+        if let Some(reason) = reason {
+            self.refusal.with_label_values(&[reason]).set(1);
         }
     }
 
