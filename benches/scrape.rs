@@ -130,7 +130,7 @@ async fn compare(address: SocketAddr, what: &str, headers: &str, path: &str) -> 
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    let metrics = Arc::new(Metrics::new(INTERVAL, LockKey::RETSU, PoolState::default).unwrap());
+    let metrics = Arc::new(Metrics::new(INTERVAL, LockKey::RETSU, [], PoolState::default).unwrap());
     let publication = Arc::new(Publication::default());
     let taken = snapshot();
     metrics.refresh_succeeded(&taken);

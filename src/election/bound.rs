@@ -95,8 +95,8 @@ impl Timing {
 
     /// The bound of each fault: from the fault to the first gauges of the new leader.
     ///
-    /// It holds when refreshes are quick: the first one of the new leader ends within the take-over wait, and
-    /// one that was in flight at the fault would have returned within about a second (with the defaults).
+    /// It holds when refreshes are quick: the first one of the new leader ends within the take-over wait, and one
+    /// that was in flight at the fault would have returned within a second (with the defaults; docs/failover.md).
     /// [`worst`](Self::worst) covers the others. [`Fault`] says what else is counted.
     ///
     /// It holds with `on_refresh_failure: step_down`, or with `exit` while another healthy standby runs: a

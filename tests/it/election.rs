@@ -250,7 +250,8 @@ async fn a_leader_tries_the_lock_once_and_never_again_in_a_thousand_ticks() {
         },
     };
     let publication = Arc::new(Publication::default());
-    let metrics = Arc::new(Metrics::new(LIMIT, LockKey::RETSU, || PoolState { size: 0, idle: 0, max: 10 }).unwrap());
+    let metrics =
+        Arc::new(Metrics::new(LIMIT, LockKey::RETSU, [], || PoolState { size: 0, idle: 0, max: 10 }).unwrap());
     let elector = Elector {
         database,
         collector: Collector::new(100, LIMIT),

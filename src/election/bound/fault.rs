@@ -72,8 +72,7 @@ impl Fault {
         }
     }
 
-    /// From the fault until the server has freed the lock, when a statement in flight returns at once or not
-    /// before the server has noticed.
+    /// From the fault until the server has freed the lock, when a statement in flight returns soon.
     pub(super) fn detection(self, timing: &Timing) -> Duration {
         let lease = timing.lease();
         match self {
