@@ -19,8 +19,8 @@ use futures_util::future::BoxFuture;
 use retsu_collector::clock::BootInstant;
 use retsu_collector::collection::{PriorityState, QueueState, Snapshot};
 use retsu_collector::config::{LockKey, ManagementSettings};
-use retsu_collector::election::{Liveness, Status};
 use retsu_collector::election::Lease;
+use retsu_collector::election::{Liveness, Status};
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, Rendered, scrape};
 use retsu_collector::http::{Context, Limits, LogFilter, Ready, bind, routes, serve};
 use support::Bounds;
@@ -131,7 +131,7 @@ async fn compare(address: SocketAddr, what: &str, headers: &str, path: &str) -> 
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    let metrics = Arc::new(Metrics::new(INTERVAL, LockKey::RETSU, PoolState::default).unwrap());
+    let metrics = Arc::new(Metrics::new(INTERVAL, LockKey::RETSU, [], PoolState::default).unwrap());
     let publication = Arc::new(Publication::default());
     let taken = snapshot();
     metrics.refresh_succeeded(&taken);

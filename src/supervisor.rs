@@ -163,15 +163,17 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "the management endpoint listens");
     }
+    let timing = &settings.timing;
+    let bounds: Vec<_> = timing.bounds().map(|(fault, bound)| format!("{}={bound:?}", fault.label())).collect();
+    tracing::info!(bounds = bounds.join(" "), "declared bound, from a fault to the first gauges of the next leader");
     let database = Database::open(settings.database.clone())?;
     let publication = Arc::new(Publication::default());
     let collector = &settings.collector;
     let (pool, max) = (database.pool().clone(), settings.database.max_connections);
-    let metrics = Arc::new(Metrics::new(collector.collection_interval, collector.lock_key, move || PoolState {
-        size: pool.size(),
-        idle: u32::try_from(pool.num_idle()).unwrap_or(max),
-        max,
-    })?);
+    let metrics =
+        Arc::new(Metrics::new(collector.collection_interval, collector.lock_key, timing.bounds(), move || {
+            PoolState { size: pool.size(), idle: u32::try_from(pool.num_idle()).unwrap_or(max), max }
+        })?);
     let (status, watched) = watch::channel(Status::starting());
     let allowance = Elector::allowance(collector, settings.database.acquire_timeout);
     let liveness = Arc::new(Liveness::new(allowance));
@@ -180,6 +182,7 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         database: database.clone(),
         collector: Collector::new(settings.max_queues, collector.refresh_timeout),
         settings: collector.clone(),
+        timing: settings.timing,
         identity: identity.clone(),
         publication: Arc::clone(&publication),
         metrics: Arc::clone(&metrics),

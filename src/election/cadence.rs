@@ -1,4 +1,4 @@
-//! When the next refresh is due and how long the last one may be served: pure arithmetic.
+//! When the next refresh is due: pure arithmetic.
 
 use std::time::Duration;
 
@@ -7,8 +7,6 @@ use std::time::Duration;
 pub(super) struct Cadence {
     /// Time from one tick to the next.
     pub(super) interval: Duration,
-    /// How long the holder of the lock may believe in one proof.
-    pub(super) fence: Duration,
 }
 
 impl Cadence {
@@ -21,19 +19,13 @@ impl Cadence {
     pub(super) fn until_next(self, skipped: u32) -> Duration {
         self.interval.saturating_mul(skipped.saturating_add(1))
     }
-
-    /// How long a snapshot may be served, from before its query was sent. The next one takes its place unless
-    /// its refresh is later than a lease would be: then no gauges are better than old ones.
-    pub(super) fn validity(self) -> Duration {
-        self.interval.saturating_add(self.fence)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CADENCE: Cadence = Cadence { interval: Duration::from_secs(15), fence: Duration::from_secs(3) };
+    const CADENCE: Cadence = Cadence { interval: Duration::from_secs(15) };
 
     #[test]
     fn a_tick_that_comes_during_a_refresh_is_skipped_and_not_queued() {
@@ -41,10 +33,5 @@ mod tests {
         assert_eq!(skipped, [0, 0, 1, 1, 2]);
         assert_eq!([0, 2].map(|n| CADENCE.until_next(n).as_secs()), [15, 45]);
         assert!(CADENCE.skipped(Duration::MAX) < u32::MAX, "one more can be added");
-    }
-
-    #[test]
-    fn a_snapshot_is_good_for_the_interval_and_the_fence_however_slow_its_refresh_was() {
-        assert_eq!(CADENCE.validity(), Duration::from_secs(15 + 3));
     }
 }

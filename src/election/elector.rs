@@ -222,7 +222,7 @@ impl Campaign {
         );
         self.elector.announce(self.state, Some(claim.system_identifier));
         let predecessors_ended = self.elector.predecessors.ended(term, self.predecessor.take());
-        let tenure = Tenure::new(self.elector.settings.lease, session.asked_at(), opens, predecessors_ended);
+        let tenure = Tenure::new(self.elector.timing, session.asked_at(), opens, predecessors_ended);
         let stop = self.stop.clone();
         let outcome = match stop.run_until_cancelled(self.collect(&mut session, tenure)).await {
             Some(Err(error)) => Err(error),
@@ -318,7 +318,7 @@ impl Campaign {
                 "the number of queues beyond telemetry.metrics.max_queues has changed"
             );
         }
-        let expires = rendered.sent_at + cadence.validity();
+        let expires = self.elector.timing.snapshot_expiry(rendered.sent_at);
         self.elector.publication.publish(rendered, tenure.lease(), expires);
         self.failures = 0;
         if self.state.refreshed() {
@@ -369,7 +369,7 @@ impl Campaign {
 
 impl Elector {
     const fn cadence(&self) -> Cadence {
-        Cadence { interval: self.settings.collection_interval, fence: self.settings.lease.fence }
+        Cadence { interval: self.settings.collection_interval }
     }
 
     fn failed(&self, error: CollectError, began: BootInstant) -> ElectionError {

@@ -3,21 +3,13 @@
 //! They are for liveness alone: that no two replicas export rests on the fence and the take-over wait, which
 //! no server has a part in.
 
-use std::time::Duration;
-
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
+use super::bound::{
+    CLIENT_CONNECTION_CHECK_INTERVAL, TCP_KEEPALIVES_COUNT, TCP_KEEPALIVES_IDLE, TCP_KEEPALIVES_INTERVAL, server_millis,
+};
 use crate::config::CollectorSettings;
-
-/// Time of silence after which the server asks whether the other end is still there, seconds.
-pub(super) const KEEPALIVE_IDLE: u64 = 1;
-/// Time between two such questions, seconds.
-const KEEPALIVE_INTERVAL: u64 = 1;
-/// How many of them may go unanswered.
-const KEEPALIVE_COUNT: u64 = 2;
-/// How often the server looks during a statement whether its client has gone.
-pub(super) const CONNECTION_CHECK: Duration = Duration::from_millis(500);
 
 /// The settings of TCP, which a session over a Unix socket cannot have: the kernel tells at once when the other
 /// process is gone.
@@ -59,17 +51,17 @@ pub(super) struct Limits(Vec<(&'static str, u64)>);
 impl Limits {
     /// The limits that `settings` ask for. No value is 0, which would switch a limit off.
     pub(super) fn new(settings: &CollectorSettings) -> Self {
-        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1);
+        let ms = |span| u64::from(server_millis(span).unsigned_abs());
         let lease = settings.lease;
         Self(vec![
             ("idle_session_timeout", ms(lease.idle_session_timeout)),
             ("idle_in_transaction_session_timeout", ms(lease.idle_session_timeout)),
             ("statement_timeout", ms(settings.refresh_timeout)),
-            ("client_connection_check_interval", ms(CONNECTION_CHECK)),
+            ("client_connection_check_interval", ms(CLIENT_CONNECTION_CHECK_INTERVAL)),
             ("tcp_user_timeout", ms(lease.tcp_user_timeout)),
-            ("tcp_keepalives_idle", KEEPALIVE_IDLE),
-            ("tcp_keepalives_interval", KEEPALIVE_INTERVAL),
-            ("tcp_keepalives_count", KEEPALIVE_COUNT),
+            ("tcp_keepalives_idle", TCP_KEEPALIVES_IDLE.as_secs()),
+            ("tcp_keepalives_interval", TCP_KEEPALIVES_INTERVAL.as_secs()),
+            ("tcp_keepalives_count", TCP_KEEPALIVES_COUNT.into()),
         ])
     }
 

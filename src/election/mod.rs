@@ -1,7 +1,7 @@
 //! Who leads: the advisory lock, the session that holds it and the loop that keeps asking for it.
 
 mod advert;
-
+mod bound;
 mod cadence;
 mod elector;
 mod holders;
@@ -15,11 +15,16 @@ mod status;
 mod tenure;
 
 pub use advert::Advert;
+pub use bound::{
+    CLIENT_CONNECTION_CHECK_INTERVAL, Fault, MAX_FENCE, Passes, Rule, TCP_KEEPALIVES_COUNT, TCP_KEEPALIVES_IDLE,
+    TCP_KEEPALIVES_INTERVAL, Timing, Violation, server_millis,
+};
 pub use elector::{ACQUIRED, ElectionError, Elector};
+pub use holders::Holders;
 pub use lease::Lease;
 pub use limits::LimitError;
 pub use predecessors::{Predecessors, Unwitnessed};
 pub use proof::ProofError;
-pub use session::{Attempt, AttemptError, Candidacy, LockSession, Refusal};
+pub use session::{Attempt, AttemptError, Candidacy, Holder, LockSession, Refusal};
 pub use state::{AfterFailure, State, after_failure};
 pub use status::{Liveness, Role, Status, Term};

@@ -307,7 +307,9 @@ async fn claim(session: &mut PgConnection, key: LockKey, advert: &Advert) -> Res
     let backend =
         Backend { pid: row.try_get("pid").map_err(failed)?, started: row.try_get("started").map_err(failed)? };
     let system: i64 = row.try_get("system_identifier").map_err(failed)?;
-    limits::rename(session, &advert.with(term).to_string()).await.map_err(failed)?;
+    limits::rename(session, &Advert::new(advert.fence(), Some(term), advert.identity()).to_string())
+        .await
+        .map_err(failed)?;
     Ok(Claim { key, backend, system_identifier: system.cast_unsigned(), term })
 }
 

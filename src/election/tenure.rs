@@ -7,9 +7,9 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Lease;
+use super::bound::Timing;
 use super::proof::ProofError;
 use crate::clock::BootInstant;
-use crate::config::LeaseSettings;
 
 /// What a term waits for beside its refreshes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,7 +23,7 @@ pub(super) enum Event {
 /// The heartbeat and the take-over wait of one term.
 pub(super) struct Tenure {
     lease: Arc<Lease>,
-    settings: LeaseSettings,
+    timing: Timing,
     /// When the next proof is due.
     due: Instant,
     /// Whether the take-over wait is over, and has been told to be.
@@ -36,15 +36,15 @@ impl Tenure {
     /// A term whose lock was asked for at `asked_at`, which is its first proof, and which may not export before
     /// `opens`, unless `predecessors_ended` resolves before that.
     pub(super) fn new(
-        settings: LeaseSettings,
+        timing: Timing,
         asked_at: BootInstant,
         opens: BootInstant,
         predecessors_ended: BoxFuture<'static, ()>,
     ) -> Self {
-        let lease = Arc::new(Lease::new(opens, asked_at + settings.fence));
+        let lease = Arc::new(Lease::new(opens, timing.fence_after(asked_at)));
         let since = BootInstant::now().saturating_since(asked_at);
-        let due = Instant::now() + settings.heartbeat_interval.saturating_sub(since);
-        Self { lease, settings, due, opened: false, predecessors_ended }
+        let due = Instant::now() + timing.lease().heartbeat_interval.saturating_sub(since);
+        Self { lease, timing, due, opened: false, predecessors_ended }
     }
 
     /// The lease, which every publication of the term is bound to.
@@ -78,11 +78,11 @@ impl Tenure {
     pub(super) async fn beat(&mut self, proof: impl Future<Output = Result<(), ProofError>>) -> Result<(), ProofError> {
         self.check()?;
         let (sent_at, began) = (BootInstant::now(), Instant::now());
-        let limit = self.settings.heartbeat_timeout;
+        let limit = self.timing.lease().heartbeat_timeout;
         timeout(limit, proof).await.map_err(|_| ProofError::Late(limit))??;
         self.check()?;
-        self.lease.extend(sent_at + self.settings.fence);
-        self.due = began + self.settings.heartbeat_interval;
+        self.lease.extend(self.timing.fence_after(sent_at));
+        self.due = began + self.timing.lease().heartbeat_interval;
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use super::rendered::cadence;
 use super::state::unix_seconds;
 use crate::collection::Snapshot;
 use crate::config::LockKey;
-use crate::election::{Role, Status};
+use crate::election::{Fault, Role, Status};
 
 const DURATION_BUCKETS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
 
@@ -127,14 +127,15 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a process that refreshes every `interval`, competes for `lock_key` and asks `pool` for
-    /// the state of its pool at every answer; `pool` must not block.
+    /// Metrics of a process that refreshes every `interval`, competes for `lock_key`, declares `bounds` and asks
+    /// `pool` for the state of its pool at every answer; `pool` must not block.
     ///
     /// # Errors
     /// Only when a constant of this module is no valid name.
     pub fn new(
         interval: Duration,
         lock_key: LockKey,
+        bounds: impl IntoIterator<Item = (Fault, Duration)>,
         pool: impl Fn() -> PoolState + Send + Sync + 'static,
     ) -> Result<Self, MetricsError> {
         let own = Registry::new();
@@ -147,6 +148,18 @@ impl Metrics {
             gauges(&own, "lock_info", "The advisory lock that decides who leads, always 1.", &["classid", "objid"])?;
         lock.with_label_values(&[lock_key.0.to_string(), lock_key.1.to_string()]).set(1);
 
+        let declared = GaugeVec::new(
+            own_name(
+                "failover_bound_seconds",
+                "Longest time from a fault to the first gauges of the next leader while refreshes are quick, by fault; \
+                 computed from the settings.",
+            ),
+            &["fault"],
+        )?;
+        let declared = register(&own, declared)?;
+        for (fault, bound) in bounds {
+            declared.with_label_values(&[fault.label()]).set(bound.as_secs_f64());
+        }
         let last_refresh = GaugeVec::new(
             own_name(
                 "last_refresh_timestamp_seconds",

@@ -11,7 +11,7 @@ use retsu_collector::config::{
 };
 use retsu_collector::database::Database;
 use retsu_collector::election::{
-    Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, Refusal, Status, Unwitnessed,
+    Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, Refusal, Status, Timing, Unwitnessed,
 };
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, scrape};
 use sqlx::{PgPool, Row};
@@ -259,10 +259,12 @@ async fn a_leader_tries_the_lock_once_and_never_again_in_a_thousand_ticks() {
     server.restart_fast().await;
     let database = open(&url);
     let publication = Arc::new(Publication::default());
-    let metrics = Arc::new(Metrics::new(LIMIT, LockKey::RETSU, || PoolState { size: 0, idle: 0, max: 10 }).unwrap());
+    let metrics =
+        Arc::new(Metrics::new(LIMIT, LockKey::RETSU, [], || PoolState { size: 0, idle: 0, max: 10 }).unwrap());
     let elector = Elector {
         database,
         collector: Collector::new(100, LIMIT),
+        timing: Timing::new(&settings(LIMIT)).unwrap(),
         settings: settings(LIMIT),
         publication: Arc::clone(&publication),
         metrics: Arc::clone(&metrics),

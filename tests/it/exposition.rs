@@ -13,7 +13,7 @@ use retsu_collector::COMMIT;
 use retsu_collector::clock::BootInstant;
 use retsu_collector::collection::{PriorityState, QueueState, Snapshot};
 use retsu_collector::config::LockKey;
-use retsu_collector::election::{Lease, Role, Status, Term};
+use retsu_collector::election::{Fault, Lease, Role, Status, Term};
 use retsu_collector::exposition::{Answer, AttemptOutcome, Format, Metrics, PoolState, Publication, Rendered, scrape};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,8 @@ const OPENMETRICS: Answer = Answer { format: Format::OpenMetrics, gzip: false };
 const STATE_PREFIX: &str = "queue_";
 
 pub(crate) fn metrics() -> Metrics {
-    Metrics::new(INTERVAL, LockKey::RETSU, || PoolState { size: 3, idle: 2, max: 10 }).unwrap()
+    let bounds = Fault::ALL.map(|fault| (fault, Duration::from_millis(9503)));
+    Metrics::new(INTERVAL, LockKey::RETSU, bounds, || PoolState { size: 3, idle: 2, max: 10 }).unwrap()
 }
 
 pub(crate) fn snapshot(names: &[&str]) -> Snapshot {
