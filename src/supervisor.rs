@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::collection::Collector;
 use crate::config::Settings;
 use crate::database::{Database, DatabaseError};
-use crate::election::{ElectionError, Elector, Liveness, Status};
+use crate::election::{AttemptError, ElectionError, Elector, Liveness, Status};
 use crate::exposition::{Metrics, MetricsError, PoolState, Publication, SamplerError};
 use crate::http::{self, HttpError, Limits, LogFilter, Ready};
 
@@ -64,7 +64,11 @@ impl RunError {
     /// Whether the cause is in the configuration, which a restart does not cure.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
-        matches!(self, Self::Database(DatabaseError::Options(_)) | Self::Http(HttpError::Bind { .. }))
+        match self {
+            Self::Database(DatabaseError::Options(_)) | Self::Http(HttpError::Bind { .. }) => true,
+            Self::Election(ElectionError::Attempt(AttemptError::Pooler(error))) => error.is_refusal(),
+            _ => false,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use sqlx::{Connection, PgConnection, Postgres, Row};
 use tokio::time::timeout;
 
 use super::Term;
+use super::pooler::{PoolerError, probe};
 use crate::config::LockKey;
 use crate::database::{Database, DatabaseError};
 
@@ -41,6 +42,9 @@ pub enum AttemptError {
     /// The statements took longer than the attempt may.
     #[error("the database did not answer the attempt at the advisory lock within {0:?}")]
     Timeout(Duration),
+    /// What leads to the server is not fit for a session lock, or could not be found out.
+    #[error("{}: {0}", .0.reason())]
+    Pooler(#[from] PoolerError),
     /// The server is a hot standby.
     #[error("the database server is a hot standby (pg_is_in_recovery() is true), where a lock decides nothing")]
     InRecovery,
@@ -109,7 +113,8 @@ impl LockSession {
     ///
     /// See [`AttemptError`].
     pub async fn attempt(database: &Database, key: LockKey, limit: Duration) -> Result<Attempt, AttemptError> {
-        let candidate = Candidate(Some(database.acquire().await?));
+        let mut candidate = Candidate(Some(database.acquire().await?));
+        probe(database, &mut candidate, limit).await?;
         timeout(limit, Self::attempt_on(candidate, key)).await.map_err(|_| AttemptError::Timeout(limit))?
     }
 
