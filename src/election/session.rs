@@ -43,7 +43,7 @@ pub enum AttemptError {
     #[error("the database did not answer the attempt at the advisory lock within {0:?}")]
     Timeout(Duration),
     /// What leads to the server is not fit for a session lock, or could not be found out.
-    #[error("{}: {0}", .0.reason())]
+    #[error("{}: {}", .0.reason(), .0)]
     Pooler(#[from] PoolerError),
     /// The server is a hot standby.
     #[error("the database server is a hot standby (pg_is_in_recovery() is true), where a lock decides nothing")]

@@ -1,0 +1,1 @@
+//! The real program behind a real PgBouncer.
