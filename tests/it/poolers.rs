@@ -2,7 +2,6 @@
 
 mod program;
 
-use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,10 +11,10 @@ use rand::RngExt;
 use retsu_collector::config::{DatabaseSettings, DatabaseSource};
 use retsu_collector::database::Database;
 use retsu_collector::election::{Path, PoolerError, probe};
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{Connection, PgConnection};
 use tokio::task::JoinHandle;
 
-use crate::support::{PgBouncer, Server, eventually, server};
+use crate::support::{PgBouncer, Proxy, Server, eventually, server};
 
 /// What a probe may take on a machine that is busy.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -121,13 +120,21 @@ async fn matrix(mode: &'static str, name: &str, is_right: impl Fn(&Result<Path, 
     let server = server().await;
     let url = server.database("pooled").await;
     for pool_size in [1, 5, 20] {
-        let combinations = [(0, 0), (1, 0), (0, 20), (1, 20)]
-            .map(|(round_robin, clients)| Combination { mode, pool_size, round_robin, clients });
+        let combinations = [(0, 0), (1, 0), (0, 20), (1, 20)].map(|(round_robin, clients)| Combination {
+            mode,
+            pool_size,
+            round_robin,
+            clients,
+        });
         let outcomes = join_all(combinations.map(|combination| run(&server, &url, combination))).await;
         for (combination, outcomes) in combinations.iter().zip(outcomes) {
             let slowest = outcomes.iter().map(|(_, took)| *took).max().unwrap();
             let wrong: Vec<_> = outcomes.iter().filter(|(outcome, _)| !is_right(outcome)).collect();
-            println!("{combination:?}: {} of {} {name}, slowest {slowest:?}", outcomes.len() - wrong.len(), outcomes.len());
+            println!(
+                "{combination:?}: {} of {} {name}, slowest {slowest:?}",
+                outcomes.len() - wrong.len(),
+                outcomes.len()
+            );
             assert!(wrong.is_empty(), "{combination:?}: {wrong:?}");
         }
     }
@@ -152,7 +159,9 @@ async fn a_pooler_in_session_mode_is_accepted_every_time() {
 async fn a_direct_connection_is_never_taken_for_a_pooled_one() {
     let server = server().await;
     let url = server.database("direct").await;
-    let socket = format!("{url}?host={}", server.socket_dir().display());
+    let port = server.port();
+    let socket = server.socket_dir().display();
+    let socket = format!("postgres:///direct?user=postgres&host={socket}&port={port}");
     for clients in [0, 20] {
         let load = Load::start(&url, clients).await;
         for url in [&url, &socket] {
@@ -165,4 +174,98 @@ async fn a_direct_connection_is_never_taken_for_a_pooled_one() {
         }
         load.finish().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_without_a_server_connection_to_lend_is_named_and_not_judged() {
+    let server = server().await;
+    let url = server.database("exhausted").await;
+    for mode in ["session", "transaction"] {
+        let settings = [("default_pool_size", "1")];
+        let pooler = PgBouncer::start(&url, server.socket_dir(), mode, &settings).await;
+        let mut holder = PgConnection::connect(&pooler.url()).await.unwrap();
+        sqlx::raw_sql("BEGIN").execute(&mut holder).await.unwrap();
+        let database = open(&pooler.url());
+        let began = Instant::now();
+        let error = probed(&database, Duration::from_secs(2)).await.unwrap_err();
+        assert!(matches!(error, PoolerError::Exhausted { .. }), "{mode}: {error}");
+        assert!(error.to_string().contains("default_pool_size") && !error.is_refusal(), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        holder.close().await.unwrap();
+        let outcome = probed(&database, LIMIT).await;
+        match mode {
+            "session" => assert!(matches!(outcome, Ok(Path::SessionPooler)), "{outcome:?}"),
+            _ => assert!(matches!(outcome, Err(PoolerError::TransactionPooler(_))), "{outcome:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_verdict_about_a_pooler_is_not_kept_when_its_mode_changes() {
+    let server = server().await;
+    let url = server.database("reloaded").await;
+    let mut pooler = PgBouncer::start(&url, server.socket_dir(), "session", &[]).await;
+    let database = open(&pooler.url());
+    let mut candidate = database.acquire().await.unwrap();
+    assert_eq!(probe(&database, &mut candidate, LIMIT).await.unwrap(), Path::SessionPooler);
+    pooler.reload("pool_mode", "transaction");
+    eventually(LIMIT, "the very same connection is refused", async || {
+        matches!(probe(&database, &mut candidate, LIMIT).await, Err(PoolerError::TransactionPooler(_)))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_from_before_the_address_was_changed_is_neither_used_nor_kept() {
+    let server = server().await;
+    let url = server.database("changed").await;
+    let pooler = PgBouncer::start(&url, server.socket_dir(), "transaction", &[]).await;
+    let (proxy, through) = Proxy::start(&pooler.url()).await;
+    let database = open(&through);
+    let mut borrowed = Vec::new();
+    for _ in 0..3 {
+        borrowed.push(database.acquire().await.unwrap());
+    }
+    drop(borrowed);
+    eventually(LIMIT, "three connections lie idle", async || database.pool().num_idle() == 3).await;
+    // What is connected stays connected through the pooler.
+    proxy.retarget(server.port());
+    let error = probed(&database, LIMIT).await.unwrap_err();
+    assert!(matches!(error, PoolerError::AddressChanged), "{error}");
+    assert_eq!(database.pool().num_idle(), 0);
+    assert_eq!(probed(&database, LIMIT).await.unwrap(), Path::Direct);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_direct_connection_is_probed_once_and_the_probe_leaves_nothing_behind() {
+    let server = server().await;
+    let url = server.database("once").await;
+    let mut observer = PgConnection::connect(&url).await.unwrap();
+    let sessions = "SELECT sessions + (SELECT count(*) FROM pg_stat_activity WHERE false) FROM pg_stat_database \
+         WHERE datname = current_database()";
+    let database = open(&url);
+    let mut candidate = database.acquire().await.unwrap();
+    assert_eq!(probe(&database, &mut candidate, LIMIT).await.unwrap(), Path::Direct);
+    let others = async |observer: &mut PgConnection| -> i64 {
+        let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = \
+             'client backend' AND pid <> pg_backend_pid()";
+        sqlx::query_scalar(others).fetch_one(observer).await.unwrap()
+    };
+    eventually(LIMIT, "the candidate alone is left", async || others(&mut observer).await == 1).await;
+    let before: i64 = sqlx::query_scalar(sessions).fetch_one(&mut observer).await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(probe(&database, &mut candidate, LIMIT).await.unwrap(), Path::Direct);
+    }
+    let after: i64 = sqlx::query_scalar(sessions).fetch_one(&mut observer).await.unwrap();
+    assert_eq!(after, before, "no further session was opened");
+    assert_eq!(others(&mut observer).await, 1);
+    drop(candidate);
+
+    for micros in (0..40_000).step_by(500) {
+        let database = open(&url);
+        let mut candidate = database.acquire().await.unwrap();
+        _ = tokio::time::timeout(Duration::from_micros(micros), probe(&database, &mut candidate, LIMIT)).await;
+        candidate.close_on_drop();
+    }
+    eventually(LIMIT, "a probe that is cancelled leaves no session", async || others(&mut observer).await <= 1).await;
 }

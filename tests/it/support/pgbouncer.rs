@@ -60,9 +60,9 @@ impl PgBouncer {
         url.into()
     }
 
-    /// The directory of its configuration and of its Unix socket.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
+    /// Its port on the loopback address.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     /// Changes a setting and makes the running process read its configuration again.
