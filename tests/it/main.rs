@@ -10,6 +10,7 @@ mod exposition;
 mod failover;
 mod http;
 mod oracle;
+mod poolers;
 mod readme;
 mod schema;
 mod smoke;
