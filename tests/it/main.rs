@@ -10,6 +10,8 @@ mod exposition;
 mod failover;
 mod http;
 mod oracle;
+mod promotion;
+mod quiet;
 mod readme;
 mod schema;
 mod smoke;
