@@ -36,9 +36,8 @@ async fn proved_identity(collector: &Collector) -> Option<ServerIdentity> {
     }
     let system_identifier = answer["system_identifier"].as_str().unwrap_or_else(|| panic!("a string: {answer}"));
     let timeline = answer["term"]["timeline"].as_u64().unwrap_or_else(|| panic!("a number: {answer}"));
-    let info = format!(
-        "retsu_collector_term_info{{system_identifier=\"{system_identifier}\",timeline=\"{timeline}\"}} 1\n"
-    );
+    let info =
+        format!("retsu_collector_term_info{{system_identifier=\"{system_identifier}\",timeline=\"{timeline}\"}} 1\n");
     let gauge = format!("retsu_collector_term_timeline {timeline}\n");
     assert!(metrics.contains(&info) && metrics.contains(&gauge), "{info}{gauge}is not in\n{metrics}");
     Some(ServerIdentity {
@@ -117,10 +116,8 @@ async fn while_two_primaries_live_each_exporter_names_the_one_that_it_proves() {
     let collectors = urls.each_ref().map(|url| Collector::start(url, step_down));
     let before = server_identity(&urls[0]).await;
     wait_for_identity(&collectors[0], before).await;
-    throughout(Duration::from_secs(2), "that of the replica exports nothing", async || {
-        !collectors[1].exports().await
-    })
-    .await;
+    throughout(Duration::from_secs(2), "that of the replica exports nothing", async || !collectors[1].exports().await)
+        .await;
 
     replication.promote().await;
     let after = server_identity(&urls[1]).await;
@@ -216,9 +213,8 @@ async fn postgresql_keeps_a_lock_of_a_hot_standby_through_its_promotion() {
         (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid())";
     let lock = "SELECT pg_try_advisory_lock(1919251571, 1901294689)";
     assert!(sqlx::query_scalar::<_, bool>(lock).fetch_one(&mut session).await.unwrap(), "a replica grants it");
-    let mut look = async || -> (i32, bool, Option<String>, i64) {
-        sqlx::query_as(look).fetch_one(&mut session).await.unwrap()
-    };
+    let mut look =
+        async || -> (i32, bool, Option<String>, i64) { sqlx::query_as(look).fetch_one(&mut session).await.unwrap() };
     let before = look().await;
     replication.promote().await;
     let after = look().await;

@@ -11,6 +11,7 @@ use crate::support::{Collector, Database, eventually, queue_database};
 const LIMIT: Duration = Duration::from_secs(30);
 const RETRY: &str = "worker.queue.state_metrics_collector.leadership_retry_interval_seconds";
 const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
+const TIMEOUT: &str = "worker.queue.state_metrics_collector.refresh_timeout_seconds";
 const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
 
 /// `lease.idle_session_timeout_seconds` by default.
@@ -18,6 +19,9 @@ const IDLE_SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The longest that one statement of the election may be seen at work on a busy machine.
 const LONGEST_STATEMENT: f64 = 2.0;
+
+/// A relation in whose place the refresh takes seconds.
+const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast WHERE (SELECT pg_sleep(4) IS NOT NULL)";
 
 /// A session as another one sees it.
 #[derive(Debug)]
@@ -130,34 +134,35 @@ async fn nothing_on_the_leader_holds_xmin_back_between_refreshes_heartbeats_and_
     let database = queue_database().await;
     let observer = database.pool().await;
     let (url, role) = url_of_role(&database, &observer, "leader").await;
-    let leader = Collector::start(&url, |config| _ = config.set(INTERVAL, 6).set(ON_FAILURE, "step_down"));
+    let leader =
+        Collector::start(&url, |config| _ = config.set(INTERVAL, 6).set(TIMEOUT, 20).set(ON_FAILURE, "step_down"));
     eventually(LIMIT, "it exports", async || leader.exports().await).await;
     let holder = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted \
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
     let holder: i32 = sqlx::query_scalar(holder).fetch_one(&observer).await.unwrap();
 
-    // A refresh that is held up brings the witness on.
-    let mut blocker = PgConnection::connect(&database.url()).await.unwrap();
-    let mut transaction = blocker.begin().await.unwrap();
-    sqlx::query("LOCK TABLE queue IN ACCESS EXCLUSIVE MODE").execute(&mut *transaction).await.unwrap();
+    // A slow refresh brings the witness on.
+    for statement in ["ALTER TABLE queue RENAME TO queue_fast", SLOW_QUEUE] {
+        sqlx::query(statement).execute(&observer).await.unwrap();
+    }
     let mut witnesses = HashSet::new();
-    eventually(LIMIT, "a refresh waits, and a witness proves the lock more than once meanwhile", async || {
+    eventually(LIMIT, "a witness proves the lock more than once during one refresh", async || {
         let sessions = sessions(&observer, &role).await;
-        let waits = sessions.iter().any(|session| session.pid == holder && session.transaction_age > Some(0.5));
+        let refreshing = sessions.iter().any(|session| session.pid == holder && session.transaction_age > Some(0.5));
         for session in sessions.into_iter().filter(|session| session.pid != holder) {
             assert_quiet(&session, 0);
-            if waits {
+            if refreshing && !session.statement.is_empty() {
                 witnesses.insert(session.statement);
             }
         }
-        witnesses.len() >= 2
+        witnesses.len() >= 3
     })
     .await;
-    transaction.rollback().await.unwrap();
-    eventually(LIMIT, "the refresh has ended", async || {
-        sessions(&observer, &role).await.iter().all(|session| session.state == "idle")
-    })
-    .await;
+    let mut transaction = observer.begin().await.unwrap();
+    for statement in ["DROP VIEW queue", "ALTER TABLE queue_fast RENAME TO queue"] {
+        sqlx::query(statement).execute(&mut *transaction).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
 
     let began = Instant::now();
     let (mut looks, mut all_idle, mut heartbeats) = (0, 0, HashSet::new());
