@@ -155,6 +155,28 @@ async fn a_leader_whose_address_is_switched_never_exports_for_a_server_that_it_c
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_witness_that_reaches_the_promoted_server_ends_the_term_on_the_old_one() {
+    let replication = Replication::start("queues").await;
+    let (proxy, through) = Proxy::start(&replication.primary.url("queues")).await;
+    let leader = Collector::start(&through, step_down);
+    wait_for_identity(&leader, server_identity(&through).await).await;
+    replication.promote().await;
+    proxy.switch(replication.standby.port());
+    let new = server_identity(&through).await;
+    // A refresh that takes longer than a heartbeat asks another connection for the proof.
+    let mut old_primary = PgConnection::connect(&replication.primary.url("queues")).await.unwrap();
+    for statement in ["ALTER TABLE queue RENAME TO queue_fast", SLOW_QUEUE] {
+        sqlx::query(statement).execute(&mut old_primary).await.unwrap();
+    }
+    leader.wait_for_log("leadership lost", LIMIT).await;
+    assert_eq!(leader.count_in_log("timeline 2, the lock was granted by"), 1, "the reason is the other timeline");
+    wait_for_identity(&leader, new).await;
+}
+
+/// A relation in whose place every refresh takes seconds.
+const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast WHERE (SELECT pg_sleep(5) IS NOT NULL)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_of_the_old_primary_leads_on_the_promoted_one_when_the_old_one_is_gone() {
     let mut replication = Replication::start("queues").await;
     let (proxy, through) = Proxy::start(&replication.primary.url("queues")).await;
