@@ -56,7 +56,7 @@ pub enum AttemptError {
     #[error("the database did not answer the attempt at the advisory lock within {0:?}")]
     Timeout(Duration),
     /// The server, or the way to it, cannot be led on.
-    #[error(transparent)]
+    #[error("refused ({reason}): {0}", reason = .0.reason())]
     Refused(#[from] Refusal),
 }
 
