@@ -1,6 +1,7 @@
 //! Integration tests, one binary. They start the real program on a real PostgreSQL.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod alerts;
 mod collection;
 mod commands;
 mod connections;
@@ -11,6 +12,8 @@ mod failover;
 mod http;
 mod oracle;
 mod poolers;
+mod promotion;
+mod quiet;
 mod readme;
 mod schema;
 mod smoke;

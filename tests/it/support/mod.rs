@@ -6,6 +6,7 @@ mod pgbouncer;
 mod postgres;
 mod process;
 mod proxy;
+mod replication;
 mod scrape;
 
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ pub(crate) use pgbouncer::PgBouncer;
 pub(crate) use postgres::{Database, Server, database, lock_holders, postgresql_version, queue_database, server};
 pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_with};
 pub(crate) use proxy::Proxy;
+pub(crate) use replication::{Replication, ServerIdentity, make_standby, server_identity};
 pub(crate) use scrape::{History, promtool, promtool_check};
 
 /// Time between two looks at a condition.
