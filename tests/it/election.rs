@@ -31,7 +31,7 @@ fn open(url: &str) -> Database {
     .unwrap()
 }
 
-fn settings(refresh_timeout: Duration) -> CollectorSettings {
+pub(crate) fn settings(refresh_timeout: Duration) -> CollectorSettings {
     CollectorSettings {
         collection_interval: Duration::from_millis(1),
         leadership_retry_interval: Duration::from_millis(50),
