@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use retsu_collector::collection::Collector;
-use retsu_collector::config::{
-    CollectorSettings, DatabaseSettings, DatabaseSource, LeaseSettings, LockKey, OnRefreshFailure,
-};
+use retsu_collector::config::{self, CollectorSettings, DatabaseSettings, DatabaseSource, LockKey, Sources};
 use retsu_collector::database::Database;
 use retsu_collector::election::{
     Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, Refusal, Status, Timing, Unwitnessed,
@@ -32,20 +30,12 @@ fn open(url: &str) -> Database {
 }
 
 pub(crate) fn settings(refresh_timeout: Duration) -> CollectorSettings {
+    let defaults = config::load(&Sources::default()).unwrap().settings.collector;
     CollectorSettings {
         collection_interval: Duration::from_millis(1),
         leadership_retry_interval: Duration::from_millis(50),
         refresh_timeout,
-        on_refresh_failure: OnRefreshFailure::Exit,
-        lock_key: LockKey::RETSU,
-        lease: LeaseSettings {
-            heartbeat_interval: Duration::from_secs(1),
-            heartbeat_timeout: Duration::from_secs(1),
-            fence: Duration::from_secs(3),
-            clock_drift_ppm: 1000,
-            idle_session_timeout: Duration::from_secs(4),
-            tcp_user_timeout: Duration::from_millis(2500),
-        },
+        ..defaults
     }
 }
 
