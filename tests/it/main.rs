@@ -11,6 +11,7 @@ mod exposition;
 mod failover;
 mod http;
 mod oracle;
+mod poolers;
 mod promotion;
 mod quiet;
 mod readme;

@@ -138,7 +138,7 @@ async fn a_leader_whose_address_is_switched_never_exports_for_a_server_that_it_c
     let leader = Collector::start(&through, step_down);
     wait_for_identity(&leader, old).await;
     replication.promote().await;
-    proxy.switch(replication.standby.port());
+    proxy.retarget(replication.standby.port());
     let new = server_identity(&through).await;
     assert_eq!(new.timeline, Some(2), "new connections reach the promoted server");
     // Its session is still one of the old primary, which lives. A proof that happens to come from another connection
@@ -163,7 +163,7 @@ async fn a_witness_that_reaches_the_promoted_server_ends_the_term_on_the_old_one
     let leader = Collector::start(&through, step_down);
     wait_for_identity(&leader, server_identity(&through).await).await;
     replication.promote().await;
-    proxy.switch(replication.standby.port());
+    proxy.retarget(replication.standby.port());
     let new = server_identity(&through).await;
     // A refresh that takes longer than a heartbeat asks another connection for the proof.
     let mut old_primary = PgConnection::connect(&replication.primary.url("queues")).await.unwrap();
@@ -190,7 +190,7 @@ async fn a_standby_of_the_old_primary_leads_on_the_promoted_one_when_the_old_one
     replication.catch_up().await;
     replication.primary.stop().await;
     eventually(LIMIT, "nobody exports", async || history.exporting().is_empty()).await;
-    proxy.switch(replication.standby.port());
+    proxy.retarget(replication.standby.port());
     throughout(Duration::from_secs(2), "nobody exports for a replica", async || history.exporting().is_empty()).await;
     replication.promote().await;
     let new = server_identity(&through).await;

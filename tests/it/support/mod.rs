@@ -2,6 +2,7 @@
 //!
 //! The PostgreSQL version is `RETSU_TEST_POSTGRESQL_VERSION`, by default the newest.
 
+mod pgbouncer;
 mod postgres;
 mod process;
 mod proxy;
@@ -10,6 +11,7 @@ mod scrape;
 
 use std::time::{Duration, Instant};
 
+pub(crate) use pgbouncer::PgBouncer;
 pub(crate) use postgres::{Database, Server, database, lock_holders, postgresql_version, queue_database, server};
 pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_with};
 pub(crate) use proxy::Proxy;

@@ -26,7 +26,8 @@ enum Link {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     address: SocketAddr,
-    server_port: Arc<AtomicU16>,
+    /// The port that new connections are passed on to.
+    server: Arc<AtomicU16>,
     link: watch::Sender<Link>,
     accepting: JoinHandle<()>,
 }
@@ -35,8 +36,8 @@ impl Proxy {
     /// Starts a proxy to the server of `url` and returns it with the URL that leads through it.
     pub(crate) async fn start(url: &str) -> (Self, String) {
         let mut url = url::Url::parse(url).unwrap();
-        let server_port = Arc::new(AtomicU16::new(url.port().unwrap()));
-        let target = Arc::clone(&server_port);
+        let server = Arc::new(AtomicU16::new(url.port().unwrap()));
+        let target = Arc::clone(&server);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (link, mut watched) = watch::channel(Link::Up);
@@ -52,7 +53,7 @@ impl Proxy {
         });
         url.set_port(Some(address.port())).unwrap();
         url.set_host(Some("127.0.0.1")).unwrap();
-        (Self { address, server_port, link, accepting }, url.into())
+        (Self { address, server, link, accepting }, url.into())
     }
 
     /// Closes both ends of every connection.
@@ -60,15 +61,14 @@ impl Proxy {
         self.link.send_replace(Link::Cut);
     }
 
+    /// Passes new connections on to another port; what is connected stays connected.
+    pub(crate) fn retarget(&self, port: u16) {
+        self.server.store(port, Ordering::Relaxed);
+    }
+
     /// Closes the server's ends only; the clients wait for answers that never come.
     pub(crate) fn deafen(&self) {
         self.link.send_replace(Link::Deaf);
-    }
-
-    /// Passes new connections on to the server on another port. Those that are open stay where they are, as they
-    /// do when a name resolves to another address.
-    pub(crate) fn switch(&self, server_port: u16) {
-        self.server_port.store(server_port, Ordering::Relaxed);
     }
 
     /// Passes new connections on again.
