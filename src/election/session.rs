@@ -226,7 +226,7 @@ impl LockSession {
     async fn attempt_on(mut session: Candidate, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
         let Candidacy { key, limits, advert, .. } = candidacy;
         // In statements of their own: in one with the lock an error would keep the lock and lose the setting.
-        limits.set(&mut session, &advert.to_string()).await.map_err(|error| match error {
+        limits.set(&mut session, advert).await.map_err(|error| match error {
             LimitError::Statement(error) => AttemptError::Statement { what: "setting the session's limits", error },
             error => Refusal::Limit(error).into(),
         })?;
@@ -278,8 +278,21 @@ impl LockSession {
     }
 
     /// Proves that this session still holds the lock, on the server that granted it.
-    pub(super) async fn prove(&mut self) -> Result<(), ProofError> {
+    ///
+    /// # Errors
+    ///
+    /// See [`ProofError`].
+    pub async fn prove(&mut self) -> Result<(), ProofError> {
         self.claim.prove_on(&mut self.session).await
+    }
+
+    /// Like [`prove`](Self::prove), asked from another connection of the pool of `database`.
+    ///
+    /// # Errors
+    ///
+    /// See [`ProofError`].
+    pub async fn prove_from(&self, database: &Database) -> Result<(), ProofError> {
+        self.claim.prove_from(database).await
     }
 
     /// Closes the session, which frees the lock, and waits for the close. A server that does not take part
@@ -323,9 +336,7 @@ async fn claim(session: &mut PgConnection, key: LockKey, advert: &Advert) -> Res
     let backend =
         Backend { pid: row.try_get("pid").map_err(failed)?, started: row.try_get("started").map_err(failed)? };
     let system: i64 = row.try_get("system_identifier").map_err(failed)?;
-    limits::rename(session, &Advert::new(advert.fence(), Some(term), advert.identity()).to_string())
-        .await
-        .map_err(failed)?;
+    limits::advertise(session, &Advert::new(advert.fence(), Some(term), advert.identity())).await.map_err(failed)?;
     Ok(Claim { key, backend, system_identifier: system.cast_unsigned(), term })
 }
 
