@@ -23,6 +23,8 @@ const LONGEST_STATEMENT: f64 = 2.0;
 /// A relation in whose place the refresh takes seconds.
 const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast WHERE (SELECT pg_sleep(4) IS NOT NULL)";
 
+const HELD_ONCE: &str = "retsu_collector_election_attempts_total{outcome=\"held\"} 1\n";
+
 /// A session as another one sees it.
 #[derive(Debug)]
 struct Session {
@@ -103,14 +105,18 @@ async fn a_standby_holds_nothing_while_it_waits_and_keeps_its_pooled_session_thr
     let wait = IDLE_SESSION_TIMEOUT + Duration::from_secs(2);
     let standby = Collector::start(&url, |config| _ = config.set(RETRY, wait.as_secs()));
     standby.wait_until_serving(LIMIT).await;
-    let (mut backends, mut polls, mut looks, mut at_work) = (HashSet::new(), HashSet::new(), 0, 0);
+    eventually(LIMIT, "the first attempt found the lock held, and its look for a pooler is over", async || {
+        standby.metrics().await.is_some_and(|metrics| metrics.contains(HELD_ONCE))
+            && sessions(&observer, &role).await.len() == 1
+    })
+    .await;
+    let (mut backends, mut looks, mut at_work) = (HashSet::new(), 0, 0);
     let mut attempts = 0;
-    eventually(4 * wait, "three attempts found the lock held", async || {
+    eventually(4 * wait, "two more attempts found the lock held", async || {
         for session in sessions(&observer, &role).await {
             assert_quiet(&session, 0);
             looks += 1;
             at_work += u32::from(session.state == "active");
-            polls.insert(session.statement);
             backends.insert(session.pid);
         }
         let metrics = standby.metrics().await.unwrap();
