@@ -1,6 +1,7 @@
 //! What a real PgBouncer does to the election, in each of its modes.
 
 mod program;
+mod session_mode;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use futures_util::future::join_all;
 use rand::RngExt;
 use retsu_collector::config::{DatabaseSettings, DatabaseSource};
 use retsu_collector::database::Database;
-use retsu_collector::election::{Path, PoolerError, probe};
+use retsu_collector::election::{Evidence, Path, PoolerError, probe};
 use sqlx::{Connection, PgConnection};
 use tokio::task::JoinHandle;
 
@@ -203,6 +204,35 @@ async fn a_pooler_without_a_server_connection_to_lend_is_named_and_not_judged() 
             "session" => assert!(matches!(outcome, Ok(Path::SessionPooler)), "{outcome:?}"),
             _ => assert!(matches!(outcome, Err(PoolerError::TransactionPooler(_))), "{outcome:?}"),
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_moved_is_enough_to_refuse_whichever_it_is() {
+    let server = server().await;
+    let url = server.database("moved").await;
+    let settings = [("server_round_robin", "1")];
+    let pooler = PgBouncer::start(&url, server.socket_dir(), "transaction", &settings).await;
+    // Several server connections, which the pooler then lends in turn.
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = PgConnection::connect(&pooler.url()).await.unwrap();
+        sqlx::raw_sql("BEGIN").execute(&mut client).await.unwrap();
+        clients.push(client);
+    }
+    for client in &mut clients {
+        sqlx::raw_sql("COMMIT").execute(client).await.unwrap();
+    }
+    // The candidate is in one mode, what it is compared with in the other: neither can meet the other's backend.
+    for (candidate_url, others_url) in
+        [(pooler.url(), pooler.session_mode_url()), (pooler.session_mode_url(), pooler.url())]
+    {
+        let database = open(&candidate_url);
+        let mut candidate = database.acquire().await.unwrap();
+        database.pool().set_connect_options(others_url.parse().unwrap());
+        let outcome = probe(&database, &mut candidate, LIMIT).await;
+        let Err(PoolerError::TransactionPooler(Evidence::Moved(from, to))) = outcome else { panic!("{outcome:?}") };
+        assert_ne!(from, to);
     }
 }
 
