@@ -29,8 +29,13 @@ fn open(url: &str) -> Database {
     .unwrap()
 }
 
+/// The defaults, and some database.
+fn sources() -> Sources {
+    Sources { environment: vec![("PGHOST".into(), "localhost".into())], ..Sources::default() }
+}
+
 pub(crate) fn settings(refresh_timeout: Duration) -> CollectorSettings {
-    let defaults = config::load(&Sources::default()).unwrap().settings.collector;
+    let defaults = config::load(&sources()).unwrap().settings.collector;
     CollectorSettings {
         collection_interval: Duration::from_millis(1),
         leadership_retry_interval: Duration::from_millis(50),
