@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, PgConnection, Postgres, Row};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Term;
 use super::pooler::{PoolerError, probe};
@@ -114,8 +114,9 @@ impl LockSession {
     /// See [`AttemptError`].
     pub async fn attempt(database: &Database, key: LockKey, limit: Duration) -> Result<Attempt, AttemptError> {
         let mut candidate = Candidate(Some(database.acquire().await?));
+        let deadline = Instant::now() + limit;
         probe(database, &mut candidate, limit).await?;
-        timeout(limit, Self::attempt_on(candidate, key)).await.map_err(|_| AttemptError::Timeout(limit))?
+        timeout_at(deadline, Self::attempt_on(candidate, key)).await.map_err(|_| AttemptError::Timeout(limit))?
     }
 
     async fn attempt_on(mut session: Candidate, key: LockKey) -> Result<Attempt, AttemptError> {

@@ -10,7 +10,7 @@ use retsu_collector::config::{
     CollectorSettings, DatabaseSettings, DatabaseSource, LeaseSettings, LockKey, OnRefreshFailure,
 };
 use retsu_collector::database::Database;
-use retsu_collector::election::{Attempt, AttemptError, Elector, Liveness, LockSession, Status};
+use retsu_collector::election::{Attempt, AttemptError, Elector, Liveness, LockSession, PoolerError, Status};
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, scrape};
 use sqlx::{PgPool, Row};
 use tokio::sync::watch;
@@ -65,11 +65,11 @@ async fn assert_no_borrower_holds_the_lock(database: &Database) {
 async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
     let server = support::database().await;
     let (database, observer) = (open(&server.url()), server.pool().await);
-    let (mut attempts, mut cancelled) = (0, 0);
+    let (mut attempts, mut cancelled, mut granted) = (0, 0, 0);
     while cancelled < 1000 {
         attempts += 1;
-        // A pooled connection answers within a millisecond, a new one takes several.
-        let longest = if attempts % 2 == 0 { 1_000 } else { 8_000 };
+        // A pooled connection answers within a millisecond, a new one and the probe of it take many.
+        let longest = if attempts % 2 == 0 { 2_000 } else { 40_000 };
         let patience = Duration::from_micros(rand::rng().random_range(0..longest));
         match tokio::time::timeout(patience, attempt(&database)).await {
             Err(_) => {
@@ -80,12 +80,16 @@ async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
                     assert_no_borrower_holds_the_lock(&database).await;
                 }
             }
-            Ok(Ok(Attempt::Granted(session))) => session.release().await,
+            Ok(Ok(Attempt::Granted(session))) => {
+                granted += 1;
+                session.release().await;
+            }
             // The one before it is still being closed.
             Ok(Ok(Attempt::Held)) => {}
             Ok(Err(error)) => panic!("attempt {attempts}: {error}"),
         }
     }
+    assert!(granted > 50, "too few came as far as the lock to prove anything: {granted}");
     println!("{attempts} attempts, {cancelled} of them cancelled");
     eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
     assert_no_borrower_holds_the_lock(&database).await;
@@ -95,16 +99,21 @@ async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
 async fn an_attempt_that_times_out_leaves_no_lock() {
     let server = support::database().await;
     let (database, observer) = (open(&server.url()), server.pool().await);
-    let mut timed_out = 0;
-    for _ in 0..100 {
-        match LockSession::attempt(&database, LockKey::RETSU, Duration::ZERO).await {
-            Err(AttemptError::Timeout(_)) => timed_out += 1,
-            // A server that answers at once is faster than no time.
-            Ok(_) => {}
+    let (mut in_probe, mut in_attempt) = (0, 0);
+    // Longer and longer, until one has the time that it needs.
+    for limit in (0..).step_by(200).map(Duration::from_micros) {
+        match LockSession::attempt(&database, LockKey::RETSU, limit).await {
+            Err(AttemptError::Pooler(PoolerError::Timeout(_))) => in_probe += 1,
+            Err(AttemptError::Timeout(_)) => in_attempt += 1,
             Err(error) => panic!("{error}"),
+            // The one before it is still being closed.
+            Ok(Attempt::Held) => {}
+            Ok(Attempt::Granted(_)) if in_attempt > 2 => break,
+            Ok(Attempt::Granted(_)) => {}
         }
+        assert!(limit < LIMIT, "{in_probe} timed out in the probe, {in_attempt} after it");
     }
-    assert!(timed_out > 50, "too few attempts timed out to prove anything: {timed_out}");
+    println!("{in_probe} timed out in the probe, {in_attempt} after it");
     eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
     assert_no_borrower_holds_the_lock(&database).await;
 }
