@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::types::Oid;
 use sqlx::{Connection, PgConnection, Postgres, Row};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Term;
 use super::advert::Advert;
@@ -218,9 +218,11 @@ impl LockSession {
     pub async fn attempt(database: &Database, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
         let limit = candidacy.limit;
         let mut candidate = Candidate::new(database.acquire().await.map_err(privilege)?);
-        // Before anything is set: a pooler in transaction mode would set it on strangers.
-        probe(database, &mut candidate, limit).await?;
-        timeout(limit, Self::attempt_on(candidate, candidacy)).await.map_err(|_| AttemptError::Timeout(limit))?
+        let deadline = Instant::now() + limit;
+        // Before anything is set: a pooler in transaction mode would set it on strangers. Boxed, because it is large
+        // and seldom goes beyond its first statement.
+        Box::pin(probe(database, &mut candidate, limit)).await?;
+        timeout_at(deadline, Self::attempt_on(candidate, candidacy)).await.map_err(|_| AttemptError::Timeout(limit))?
     }
 
     async fn attempt_on(mut session: Candidate, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
