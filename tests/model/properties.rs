@@ -1,0 +1,72 @@
+//! What has to hold always, and what has to happen at least once for that to mean anything.
+
+use retsu_collector::election::State;
+use stateright::Property;
+
+use super::cluster::Cluster;
+use super::system::{Phase, Process, System};
+
+pub const SAFETY: &str = "never two exporters";
+pub const LIVENESS: &str = "somebody exports within the bound";
+/// Overlaps only where the new leader has never seen what the old one advertised.
+pub const SEEN_FENCES: &str = "never two exporters that know each other's fence";
+
+/// Every property. Liveness is a counter in the state: the checker's own `eventually` misses cycles.
+pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
+    let mut properties = vec![
+        Property::always(SAFETY, |cluster: &Cluster<N>, system: &System<N>| exporters(cluster, system) <= 1),
+        Property::always(SEEN_FENCES, |cluster, system| exporters(cluster, system) <= 1 || strangers(cluster, system)),
+        Property::sometimes("somebody exports", |cluster, system| exporters(cluster, system) == 1),
+        Property::sometimes("two believe in a lease and one exports", |cluster, system| {
+            believers(system) == 2 && exporters(cluster, system) == 1
+        }),
+        Property::sometimes("a leader is paused while its successor exports", |cluster, system| {
+            beside_an_exporter(cluster, system, |process| led(process) && process.paused)
+        }),
+        Property::sometimes("a leader that has lost the lock runs while its successor exports", |cluster, system| {
+            beside_an_exporter(cluster, system, |process| led(process) && !process.paused)
+        }),
+        Property::sometimes("the old leader exports while its successor waits", |cluster, system: &System<N>| {
+            system.lock.is_some_and(|lock| matches!(system.processes[lock.owner].state, State::Preparing(_)))
+                && exporters(cluster, system) == 1
+        }),
+        Property::sometimes("the lock is held by a session that nobody uses", |_, system: &System<N>| {
+            system.lock.is_some_and(|lock| !lock.attached)
+        }),
+    ];
+    if cluster.bound.is_some() {
+        properties.push(Property::always(LIVENESS, |cluster: &Cluster<N>, system: &System<N>| {
+            let over = matches!(system.phase, Phase::Calm { ticks } if Some(ticks) == cluster.bound);
+            !over || exporters(cluster, system) == 1
+        }));
+    }
+    properties
+}
+
+pub fn exporters<const N: usize>(cluster: &Cluster<N>, system: &System<N>) -> usize {
+    system.processes.iter().filter(|process| cluster.exports(process)).count()
+}
+
+fn believers<const N: usize>(system: &System<N>) -> usize {
+    system.processes.iter().filter(|process| process.believes()).count()
+}
+
+fn led(process: &Process) -> bool {
+    matches!(process.state, State::Leading(_))
+}
+
+fn beside_an_exporter<const N: usize>(
+    cluster: &Cluster<N>,
+    system: &System<N>,
+    other: impl Fn(&Process) -> bool,
+) -> bool {
+    exporters(cluster, system) == 1
+        && system.processes.iter().any(|process| !cluster.exports(process) && other(process))
+}
+
+/// Whether some exporter has never seen a fence as large as that of another one.
+fn strangers<const N: usize>(cluster: &Cluster<N>, system: &System<N>) -> bool {
+    let exporting = || (0..N).filter(|&index| cluster.exports(&system.processes[index]));
+    exporting()
+        .any(|old| exporting().any(|new| cluster.fences[new].max(system.processes[new].seen) < cluster.fences[old]))
+}
