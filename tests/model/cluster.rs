@@ -56,6 +56,11 @@ pub struct Cluster<const N: usize> {
     pub seen: u8,
     /// When the wait is skipped.
     pub proof_of_end: ProofOfEnd,
+    /// Whether an attempt that its process has given up may still reach the server, which grants it to nobody.
+    pub abandoned_attempts: bool,
+    /// Whether states that differ only in which process is which are checked once. The processes must have the
+    /// same fence, and paths tell less.
+    pub interchangeable: bool,
     /// The guard that is missing.
     pub without: Option<Guard>,
     /// In how many ticks after the last fault somebody has to export. `None`: faults never end, and
@@ -70,9 +75,11 @@ impl<const N: usize> Cluster<N> {
             fences: [fence; N],
             timeout: 2,
             idle_limit: 2,
-            poll: 1,
+            poll: 2,
             seen: 0,
             proof_of_end: ProofOfEnd::Never,
+            abandoned_attempts: false,
+            interchangeable: false,
             without: None,
             bound: None,
         }

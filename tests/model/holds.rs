@@ -5,6 +5,10 @@ use super::report::holds;
 
 #[test]
 fn two_replicas_never_export_at_once() {
-    holds("two replicas, F=2", Cluster::<2>::of(2), 1000);
-    holds("two replicas, F=3", Cluster::<2>::of(3), 1000);
+    holds("two replicas", Cluster::<2> { interchangeable: true, ..Cluster::of(4) }, 1000);
+}
+
+#[test]
+fn three_replicas_never_export_at_once() {
+    holds("three replicas", Cluster::<3> { interchangeable: true, ..Cluster::of(2) }, 1000);
 }

@@ -11,7 +11,8 @@ fn until_the_bound(fence: u8) -> Cluster<2> {
 
 #[test]
 fn somebody_exports_within_the_declared_bound() {
-    holds("two replicas, until the bound", until_the_bound(3), 1000);
+    let cluster = Cluster { abandoned_attempts: true, interchangeable: true, ..until_the_bound(3) };
+    holds("two replicas, until the bound", cluster, 1000);
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
     if cluster.bound.is_some() {
         properties.push(Property::always(LIVENESS, |cluster: &Cluster<N>, system: &System<N>| {
             let over = matches!(system.phase, Phase::Calm { ticks } if Some(ticks) == cluster.bound);
-            !over || exporters(cluster, system) == 1
+            !over || cluster.is_due(system) || exporters(cluster, system) == 1
         }));
     }
     properties

@@ -79,22 +79,31 @@ impl<const N: usize> Model for Cluster<N> {
     }
 
     fn actions(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
+        if !system.is_calm() {
+            for index in 0..N {
+                self.steps_of(system, index, actions);
+                self.steps_for(system, index, actions);
+            }
+            self.faults(system, actions);
+            ticks(system, actions);
+            return;
+        }
+        // Nobody is late. What processes do on their own commutes with what others do, so that one order is
+        // as good as any; the order in which the server comes to requests is the checker's to choose.
         for index in 0..N {
             self.steps_of(system, index, actions);
-        }
-        if let Some(lock) = system.lock {
-            // After the last fault a dropped session may end at any time until its limit: it has been silent
-            // for a while.
-            if !system.is_calm() || lock.closing || !lock.attached && self.has(Guard::IdleLimit) {
-                actions.push(Action::EndSession);
+            if !actions.is_empty() {
+                return;
             }
         }
-        if system.is_calm() {
-            if !self.is_due(system) {
-                ticks(system, actions);
-            }
-        } else {
-            self.faults(system, actions);
+        for index in 0..N {
+            self.steps_for(system, index, actions);
+        }
+        // A dropped session may end at any time until its limit: it has been silent for a while.
+        if system.lock.is_some_and(|lock| lock.closing || !lock.attached && self.has(Guard::IdleLimit)) {
+            actions.push(Action::EndSession);
+        }
+        if !self.is_due(system) {
             ticks(system, actions);
         }
     }
@@ -102,6 +111,9 @@ impl<const N: usize> Model for Cluster<N> {
     fn next_state(&self, system: &System<N>, action: Action<N>) -> Option<System<N>> {
         let mut next = *system;
         self.step(&mut next, action);
+        if self.interchangeable {
+            next.sort();
+        }
         Some(next)
     }
 
@@ -126,15 +138,10 @@ fn ticks<const N: usize>(system: &System<N>, actions: &mut Vec<Action<N>>) {
 }
 
 impl<const N: usize> Cluster<N> {
-    /// What a process and the server may do next about one request, session or state.
+    /// What a process may do next: anything that its state allows while faults go on, what is due after that.
     fn steps_of(&self, system: &System<N>, index: usize, actions: &mut Vec<Action<N>>) {
         let process = &system.processes[index];
-        if process.request.is_some_and(|request| request.message == Message::Asked) {
-            actions.push(Action::Answer(index));
-        }
-        if process.abandoned {
-            actions.push(Action::AnswerAbandoned(index));
-        }
+        let calm = system.is_calm();
         if process.paused {
             return;
         }
@@ -142,13 +149,13 @@ impl<const N: usize> Cluster<N> {
             if matches!(request.message, Message::Good { .. } | Message::Bad { .. }) {
                 actions.push(Action::Receive(index));
             }
-            if !system.is_calm() || self.is_timed_out(index, request) {
+            if !calm || request.message == Message::Lost && self.is_timed_out(index, request) {
                 actions.push(Action::GiveUp(index));
             }
         }
         match process.state {
-            State::Standby => actions.push(Action::Attempt(index)),
-            State::Attempting => {}
+            State::Standby if !calm || process.rest == 0 => actions.push(Action::Attempt(index)),
+            State::Standby | State::Attempting => {}
             State::Preparing(_) | State::Leading(_) => {
                 if process.request.is_none() && process.fence < self.fences[index] {
                     actions.push(Action::Prove(index));
@@ -156,7 +163,7 @@ impl<const N: usize> Cluster<N> {
                 if self.is_ready(process) {
                     actions.push(Action::Serve(index));
                 }
-                if !system.is_calm() || process.fence == 0 {
+                if !calm || process.fence == 0 {
                     actions.push(Action::Withdraw(index));
                 }
             }
@@ -164,8 +171,25 @@ impl<const N: usize> Cluster<N> {
         }
     }
 
+    /// What the server may do next for a process, and, after the last fault, an attempt before it is due.
+    fn steps_for(&self, system: &System<N>, index: usize, actions: &mut Vec<Action<N>>) {
+        let process = &system.processes[index];
+        if process.request.is_some_and(|request| request.message == Message::Asked) {
+            actions.push(Action::Answer(index));
+        }
+        if process.abandoned {
+            actions.push(Action::AnswerAbandoned(index));
+        }
+        if system.is_calm() && process.state == State::Standby && process.rest < self.poll {
+            actions.push(Action::Attempt(index));
+        }
+    }
+
     fn faults(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
         actions.push(Action::RestartServer);
+        if system.lock.is_some() {
+            actions.push(Action::EndSession);
+        }
         for (index, process) in system.processes.iter().enumerate() {
             if process.paused {
                 actions.push(Action::Continue(index));
@@ -198,19 +222,14 @@ impl<const N: usize> Cluster<N> {
     }
 
     /// Whether something has to happen before time may go on, once nobody is late any more.
-    fn is_due(&self, system: &System<N>) -> bool {
+    pub fn is_due(&self, system: &System<N>) -> bool {
+        let mut due = Vec::new();
         system.lock.is_some_and(|lock| lock.closing)
-            || system.processes.iter().enumerate().any(|(index, process)| {
-                let overdue = match process.request {
-                    Some(request) => request.message != Message::Lost || self.is_timed_out(index, request),
-                    None => process.believes() && process.fence < self.fences[index],
-                };
-                overdue
-                    || process.abandoned
-                    || process.believes() && process.fence == 0
-                    || self.is_ready(process)
-                    || process.state == State::Standby && process.rest == 0
-                    || matches!(process.state, State::Leaving(_))
+            || (0..N).any(|index| {
+                let process = &system.processes[index];
+                self.steps_of(system, index, &mut due);
+                let asked = process.request.is_some_and(|request| request.message == Message::Asked);
+                asked || process.abandoned || !due.is_empty()
             })
     }
 
@@ -224,7 +243,7 @@ impl<const N: usize> Cluster<N> {
             Action::Receive(index) => self.receive(system, index),
             Action::GiveUp(index) => {
                 if system.processes[index].state == State::Attempting {
-                    drop_session(system, index);
+                    self.drop_session(system, index);
                     self.reject(&mut system.processes[index], system.phase);
                 } else {
                     withdraw(&mut system.processes[index]);
@@ -238,7 +257,7 @@ impl<const N: usize> Cluster<N> {
             }
             Action::Withdraw(index) => withdraw(&mut system.processes[index]),
             Action::Close(index) => {
-                drop_session(system, index);
+                self.drop_session(system, index);
                 system.processes[index].state.released();
                 system.processes[index].rest = self.rest(system.phase);
             }
@@ -264,7 +283,7 @@ impl<const N: usize> Cluster<N> {
             Action::Pause(index) => system.processes[index].paused = true,
             Action::Continue(index) => system.processes[index].paused = false,
             Action::Restart(index) => {
-                drop_session(system, index);
+                self.drop_session(system, index);
                 let abandoned = system.processes[index].abandoned;
                 system.processes[index] = Process { abandoned, ..Process::starting(self.seen) };
             }
@@ -366,6 +385,19 @@ impl<const N: usize> Cluster<N> {
         }
     }
 
+    /// The process no longer uses its session. The server is told, unless that is lost.
+    fn drop_session(&self, system: &mut System<N>, index: usize) {
+        let process = &mut system.processes[index];
+        let asked = process.request.is_some_and(|request| request.message == Message::Asked);
+        process.abandoned |= self.abandoned_attempts && process.state == State::Attempting && asked;
+        if let Some(lock) = system.lock.as_mut().filter(|lock| lock.owner == index && lock.attached) {
+            (lock.attached, lock.closing) = (false, system.phase != Phase::Faults);
+        }
+        if let Some(latest) = system.latest.as_mut().filter(|latest| latest.owner == index) {
+            latest.ended = true;
+        }
+    }
+
     fn tick(&self, system: &mut System<N>, rates: [u8; N]) {
         for (process, units) in system.processes.iter_mut().zip(rates) {
             if !process.paused || self.has(Guard::ClockThroughPauses) {
@@ -388,17 +420,4 @@ impl<const N: usize> Cluster<N> {
 fn withdraw(process: &mut Process) {
     process.state.withdrawn();
     (process.fence, process.wait, process.request) = (0, 0, None);
-}
-
-/// The process no longer uses its session. The server is told, unless that is lost.
-fn drop_session<const N: usize>(system: &mut System<N>, index: usize) {
-    let process = &mut system.processes[index];
-    let asked = process.request.is_some_and(|request| request.message == Message::Asked);
-    process.abandoned |= process.state == State::Attempting && asked;
-    if let Some(lock) = system.lock.as_mut().filter(|lock| lock.owner == index && lock.attached) {
-        (lock.attached, lock.closing) = (false, system.phase != Phase::Faults);
-    }
-    if let Some(latest) = system.latest.as_mut().filter(|latest| latest.owner == index) {
-        latest.ended = true;
-    }
 }

@@ -149,6 +149,20 @@ impl<const N: usize> System<N> {
     pub fn is_calm(&self) -> bool {
         self.phase != Phase::Faults
     }
+
+    /// Brings the processes into an order that does not depend on which of them is which.
+    pub fn sort(&mut self) {
+        let mut order: [usize; N] = std::array::from_fn(|index| index);
+        order.sort_by_key(|&index| (self.processes[index].packed(), self.lock.is_some_and(|lock| lock.owner == index)));
+        let rank = |owner: usize| order.iter().position(|&index| index == owner).expect("an owner is a process");
+        if let Some(lock) = &mut self.lock {
+            lock.owner = rank(lock.owner);
+        }
+        if let Some(latest) = &mut self.latest {
+            latest.owner = rank(latest.owner);
+        }
+        self.processes = order.map(|index| self.processes[index]);
+    }
 }
 
 // By hand and in few numbers, because the tests are compiled without optimization.
