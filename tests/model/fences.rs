@@ -14,12 +14,12 @@ fn rolled() -> Cluster<2> {
 
 #[test]
 fn a_replica_that_has_seen_the_larger_fence_never_overlaps() {
-    holds_except(SAFETY, "fences of 3 and 2", rolled(), 1000);
+    holds_except(SAFETY, "fences of 3 and 2", rolled(), 90_000);
 }
 
 #[test]
 fn when_all_replicas_know_the_larger_fence_two_never_export() {
-    holds("fences of 3 and 2, known to all", Cluster { seen: LARGE, ..rolled() }, 1000);
+    holds("fences of 3 and 2, known to all", Cluster { seen: LARGE, ..rolled() }, 50_000);
 }
 
 /// What is not covered, and documented so: nobody has told the new leader how long the old one may go on.

@@ -36,11 +36,19 @@ pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
     ];
     if cluster.bound.is_some() {
         properties.push(Property::always(LIVENESS, |cluster: &Cluster<N>, system: &System<N>| {
-            let over = matches!(system.phase, Phase::Calm { ticks } if Some(ticks) == cluster.bound);
-            !over || cluster.is_due(system) || exporters(cluster, system) == 1
+            cluster.bound.is_none_or(|bound| !is_quiet_after(cluster, system, bound) || exporters(cluster, system) == 1)
+        }));
+        properties.push(Property::sometimes("nobody exports until the bound", |cluster, system| {
+            cluster.bound.is_some_and(|bound| is_quiet_after(cluster, system, bound - 1))
+                && exporters(cluster, system) == 0
         }));
     }
     properties
+}
+
+/// Whether so many ticks have passed since the last fault and everything that is due at this instant is done.
+fn is_quiet_after<const N: usize>(cluster: &Cluster<N>, system: &System<N>, ticks: u8) -> bool {
+    system.phase == Phase::Calm { ticks } && !cluster.is_due(system)
 }
 
 pub fn exporters<const N: usize>(cluster: &Cluster<N>, system: &System<N>) -> usize {
