@@ -19,8 +19,10 @@ pub enum Guard {
     FenceFromSending,
     /// The clock goes on while its process is stopped, as CLOCK_BOOTTIME does.
     ClockThroughPauses,
-    /// The wait is that of the largest fence which the process has seen a holder advertise.
+    /// The wait is that of the fence which the last holder was seen to advertise, if that is larger.
     AdvertisedFence,
+    /// A fence that was seen before an earlier term of the process still counts in a later one.
+    EarlierFences,
     /// The server ends a session that is silent for too long.
     IdleLimit,
 }
@@ -34,6 +36,15 @@ pub enum ProofOfEnd {
     AnyHolder,
     /// The same, and it had exported: its own wait was over.
     Exporter,
+}
+
+/// How long a process remembers the fence that it has seen a holder advertise.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Memory {
+    /// Until that holder has been replaced for long enough, by another one or by the process itself.
+    Replaced,
+    /// As long as it runs.
+    Forever,
 }
 
 /// How many units the clock of a process may advance in one tick of true time: each process, each tick,
@@ -54,6 +65,7 @@ pub struct Cluster<const N: usize> {
     pub poll: u8,
     /// What the processes have seen advertised before the model begins; 0 for nothing.
     pub seen: u8,
+    pub memory: Memory,
     /// When the wait is skipped.
     pub proof_of_end: ProofOfEnd,
     /// Whether an attempt that its process has given up may still reach the server, which grants it to nobody.
@@ -77,6 +89,7 @@ impl<const N: usize> Cluster<N> {
             idle_limit: 2,
             poll: 2,
             seen: 0,
+            memory: Memory::Replaced,
             proof_of_end: ProofOfEnd::Never,
             abandoned_attempts: false,
             interchangeable: false,
@@ -94,10 +107,9 @@ impl<const N: usize> Cluster<N> {
         self.without != Some(guard)
     }
 
-    /// What a process with fence `own` that has seen `seen` advertised lets pass after a grant, in units of
-    /// its own clock.
-    pub fn wait(&self, own: u8, seen: u8) -> u8 {
-        let fence = if self.has(Guard::AdvertisedFence) { own.max(seen) } else { own };
+    /// For how long, by its own clock, a new leader lets a process go on that may have sent its last proof just
+    /// before the lock was lost, and whose fence is this one.
+    pub fn wait_for(&self, fence: u8) -> u8 {
         match self.without {
             Some(Guard::Wait) => 0,
             Some(Guard::DriftAllowance) => take_over_wait(fence, 0),
@@ -111,7 +123,7 @@ impl<const N: usize> Cluster<N> {
     pub fn declared_bound(&self) -> u8 {
         let slow = |units: u8| units.div_ceil(RATES[0]);
         let fence = self.fences.into_iter().max().unwrap_or(0);
-        self.idle_limit.max(slow(self.timeout)) + self.poll + slow(self.wait(fence, self.seen))
+        self.idle_limit.max(slow(self.timeout)) + self.poll + slow(self.wait_for(fence))
     }
 }
 

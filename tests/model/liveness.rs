@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, Guard};
 use super::properties::LIVENESS;
-use super::report::{counterexample, holds};
+use super::report::{counterexample, holds, long};
 
 fn until_the_bound() -> Cluster<2> {
     let cluster = Cluster { interchangeable: true, ..Cluster::of(3) };
@@ -11,8 +11,8 @@ fn until_the_bound() -> Cluster<2> {
 
 #[test]
 fn somebody_exports_within_the_declared_bound_and_no_shorter_one() {
-    let cluster = Cluster { abandoned_attempts: true, ..until_the_bound() };
-    holds("two replicas, until the bound", cluster, 600_000);
+    let cluster = Cluster { abandoned_attempts: long(), ..until_the_bound() };
+    holds("two replicas, until the bound", cluster, 100_000);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use retsu_collector::election::State;
 use stateright::{Model, Property};
 
-use super::cluster::{Cluster, Guard, ProofOfEnd, RATES};
+use super::cluster::{Cluster, Guard, Memory, ProofOfEnd, RATES};
 use super::properties;
 use super::system::{Holder, Lock, Message, Phase, Process, Request, System, TERM};
 
@@ -74,7 +74,7 @@ impl<const N: usize> Model for Cluster<N> {
     type Action = Action<N>;
 
     fn init_states(&self) -> Vec<System<N>> {
-        let processes = [Process::starting(self.seen); N];
+        let processes = std::array::from_fn(|index| self.starting(index));
         vec![System { processes, lock: None, latest: None, phase: Phase::Faults }]
     }
 
@@ -138,6 +138,10 @@ fn ticks<const N: usize>(system: &System<N>, actions: &mut Vec<Action<N>>) {
 }
 
 impl<const N: usize> Cluster<N> {
+    fn starting(&self, index: usize) -> Process {
+        Process::starting(if self.seen > self.fences[index] { self.seen } else { 0 })
+    }
+
     /// What a process may do next: anything that its state allows while faults go on, what is due after that.
     fn steps_of(&self, system: &System<N>, index: usize, actions: &mut Vec<Action<N>>) {
         let process = &system.processes[index];
@@ -285,7 +289,8 @@ impl<const N: usize> Cluster<N> {
             Action::Restart(index) => {
                 self.drop_session(system, index);
                 let abandoned = system.processes[index].abandoned;
-                system.processes[index] = Process { abandoned, ..Process::starting(self.seen) };
+                let unseen = self.fences.into_iter().any(|fence| fence > self.fences[index]);
+                system.processes[index] = Process { abandoned, unseen, ..self.starting(index) };
             }
             Action::EndFaults(losses) => self.end_faults(system, losses),
         }
@@ -324,6 +329,9 @@ impl<const N: usize> Cluster<N> {
 
     fn grant(&self, system: &mut System<N>, owner: usize, attached: bool) -> Message {
         system.lock = Some(Lock { owner, attached, closing: false, idle: self.idle_limit });
+        for (process, fence) in system.processes.iter_mut().zip(self.fences) {
+            process.unseen |= fence < self.fences[owner];
+        }
         let before = system.latest;
         if self.proof_of_end != ProofOfEnd::Never {
             system.latest = Some(Holder { owner, exported: false, ended: !attached });
@@ -345,12 +353,23 @@ impl<const N: usize> Cluster<N> {
             (State::Attempting, Message::Good { end_proven }) => {
                 process.state.granted(TERM);
                 process.fence = fence;
-                let wait = if end_proven { 0 } else { self.wait(own, process.seen) };
+                if self.has(Guard::AdvertisedFence) {
+                    process.earlier = process.earlier.max(self.wait_for(process.seen));
+                }
+                if self.memory == Memory::Replaced {
+                    process.seen = 0;
+                }
+                let wait = if end_proven { 0 } else { process.earlier.max(self.wait_for(own)) };
+                if !self.has(Guard::EarlierFences) {
+                    process.earlier = 0;
+                }
                 let travelled = if self.has(Guard::WaitFromReceipt) { 0 } else { own - left };
                 process.wait = wait.saturating_sub(travelled);
             }
             (State::Attempting, Message::Bad { advertised }) => {
-                process.seen = process.seen.max(advertised);
+                if advertised > 0 {
+                    (process.seen, process.unseen) = (advertised, false);
+                }
                 self.reject(process, system.phase);
             }
             (_, Message::Good { .. }) => process.fence = fence,

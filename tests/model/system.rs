@@ -45,8 +45,12 @@ pub struct Process {
     pub request: Option<Request>,
     /// An attempt that the process has given up still travels to the server, which may grant it.
     pub abandoned: bool,
-    /// The largest fence that it has seen a holder advertise.
+    /// The fence that the holder seen last advertises, where it is larger than the own one; 0 otherwise.
     pub seen: u8,
+    /// What is left of the fences of holders seen before that, by the own clock.
+    pub earlier: u8,
+    /// Not known to the process: one with a larger fence has held the lock since this one saw such a holder.
+    pub unseen: bool,
     /// Ticks until the next attempt at the latest; kept once faults have ended.
     pub rest: u8,
 }
@@ -54,7 +58,18 @@ pub struct Process {
 impl Process {
     pub const fn starting(seen: u8) -> Self {
         let state = State::starting();
-        Self { paused: false, state, fence: 0, wait: 0, request: None, abandoned: false, seen, rest: 0 }
+        Self {
+            paused: false,
+            state,
+            fence: 0,
+            wait: 0,
+            request: None,
+            abandoned: false,
+            seen,
+            earlier: 0,
+            unseen: false,
+            rest: 0,
+        }
     }
 
     /// Whether it believes that it holds the lock.
@@ -66,6 +81,7 @@ impl Process {
     pub fn advance(&mut self, units: u8) {
         self.fence = self.fence.saturating_sub(units);
         self.wait = self.wait.saturating_sub(units);
+        self.earlier = self.earlier.saturating_sub(units);
         if let Some(request) = &mut self.request {
             request.left = request.left.saturating_sub(units);
         }
@@ -73,7 +89,7 @@ impl Process {
 
     /// Whether the rate of its clock matters.
     pub fn counts(&self) -> bool {
-        self.fence > 0 || self.wait > 0 || self.request.is_some_and(|request| request.left > 0)
+        self.fence > 0 || self.wait > 0 || self.earlier > 0 || self.request.is_some_and(|request| request.left > 0)
     }
 
     /// Everything about this process in one number.
@@ -97,11 +113,17 @@ impl Process {
                 left,
             ),
         };
-        let bytes = [self.fence, self.wait, left, self.seen, self.rest].map(u64::from);
-        bytes.into_iter().fold(
-            (state << 9 | message) << 3 | u64::from(self.paused) << 1 | u64::from(self.abandoned),
-            |packed, byte| packed << 8 | byte,
-        )
+        let flags = u64::from(self.paused) << 2 | u64::from(self.abandoned) << 1 | u64::from(self.unseen);
+        // Seven bits for each span.
+        flags
+            | state << 3
+            | message << 6
+            | u64::from(left) << 16
+            | u64::from(self.fence) << 23
+            | u64::from(self.wait) << 30
+            | u64::from(self.seen) << 37
+            | u64::from(self.earlier) << 44
+            | u64::from(self.rest) << 51
     }
 }
 
@@ -152,6 +174,9 @@ impl<const N: usize> System<N> {
 
     /// Brings the processes into an order that does not depend on which of them is which.
     pub fn sort(&mut self) {
+        if self.processes.is_sorted_by(|one, other| one.packed() < other.packed()) {
+            return;
+        }
         let mut order: [usize; N] = std::array::from_fn(|index| index);
         order.sort_by_key(|&index| (self.processes[index].packed(), self.lock.is_some_and(|lock| lock.owner == index)));
         let rank = |owner: usize| order.iter().position(|&index| index == owner).expect("an owner is a process");
