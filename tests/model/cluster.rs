@@ -27,15 +27,18 @@ pub enum Guard {
     IdleLimit,
 }
 
-/// Which proof of the end of the session that held the lock before lets a new leader skip its wait.
+/// Of which earlier holder of the lock a new leader needs proof that it has ended, to skip its wait. A holder has
+/// ended when its process has withdrawn or was killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ProofOfEnd {
-    /// None: the wait is always served.
+    /// The wait is always served.
     Never,
-    /// Its process has withdrawn or ended, whether it ever exported or not.
-    AnyHolder,
-    /// The same, and it had exported: its own wait was over.
-    Exporter,
+    /// Of the last one, whether it exported or was still waiting.
+    LastHolder,
+    /// Of one that exported, whether another came after it or not.
+    SomeExporter,
+    /// Of the last one, which had exported: its own wait was over.
+    LastExporter,
 }
 
 /// How long a process remembers the fence that it has seen a holder advertise.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(unreachable_pub, reason = "one binary")]
 
+mod action;
 mod cluster;
 mod fences;
 mod guards;

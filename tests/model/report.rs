@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
+use super::action::Action;
 use super::cluster::Cluster;
-use super::step::Action;
 use super::system::System;
 
 /// Checks every property in every reachable state of `cluster`. There have to be at least `least` states, so that

@@ -140,8 +140,8 @@ pub struct Lock {
     pub idle: u8,
 }
 
-/// What is true of the latest session that held the lock, whether it still does or not. Kept only where
-/// a proof of the end matters.
+/// What is true of the session that held the lock last, whether it still does or not. Kept only where a proof of
+/// its end matters.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Holder {
     pub owner: usize,
