@@ -40,6 +40,10 @@ test: $(PROMTOOL) ## Run every test: all on the newest and the oldest PostgreSQL
 		RETSU_TEST_POSTGRESQL_VERSION=$$version $(CARGO) test --locked --test it -- smoke::; \
 	done
 
+.PHONY: model
+model: ## Check the lease on larger models than `make test` does, in some minutes
+	RETSU_MODEL_LONG=1 $(CARGO) test --locked --test model -- --nocapture
+
 .PHONY: lint
 lint: ## Check format, lints and documentation; every warning is an error
 	$(CARGO) fmt --check
