@@ -35,7 +35,7 @@ const TAKE_TERM: &str = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn(
         FROM pg_stat_get_activity(pg_backend_pid())) AS started";
 
 /// The session that holds the lock, when there is one.
-const HOLDER: &str = "SELECT pid, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+const HOLDER: &str = "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND classid = $1 AND objid = $2 AND objsubid = 2 AND granted AND mode = 'ExclusiveLock'
   AND database = datid AND datname = current_database()";
 
@@ -113,12 +113,8 @@ pub enum Attempt {
     /// The lock is ours, and this session holds it.
     Granted(LockSession),
     /// Another session holds the lock; our connection is back in the pool.
-    Held {
-        /// The holder; `None` when it has gone since.
-        holder: Option<Holder>,
-        /// After the answer came.
-        seen_at: BootInstant,
-    },
+    /// What that session says of itself is `None` when it is none of ours or has gone since.
+    Held(Option<Advert>),
 }
 
 /// A connection that nobody else may get as it is: the lock may have been taken on it, or a statement may be under
@@ -172,15 +168,6 @@ pub struct LockSession {
     asked_at: BootInstant,
     /// After the grant was received: the take-over wait counts from here.
     granted_at: BootInstant,
-}
-
-/// A session that holds the lock, as its rivals see it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Holder {
-    /// Process id of its backend.
-    pub pid: i32,
-    /// What it says of itself; `None` when it is none of ours.
-    pub advert: Option<Advert>,
 }
 
 /// What every attempt of a replica has in common.
@@ -248,11 +235,10 @@ impl LockSession {
             Some(false) => {
                 let failed = |what| move |error| AttemptError::Statement { what, error };
                 let holder = holder(&mut session, *key).await.map_err(failed("looking at the holder"))?;
-                let seen_at = BootInstant::now();
                 Limits::reset(&mut session).await.map_err(failed("resetting the session's limits"))?;
                 // Known to hold nothing and to be as it was: others may borrow it again.
                 drop(session.into_inner());
-                Ok(Attempt::Held { holder, seen_at })
+                Ok(Attempt::Held(holder))
             }
             None => Err(Refusal::HotStandby.into()),
         }
@@ -342,13 +328,13 @@ async fn claim(session: &mut PgConnection, key: LockKey, advert: &Advert) -> Res
     Ok(Claim { key, backend, system_identifier: system.cast_unsigned(), term })
 }
 
-async fn holder(session: &mut PgConnection, key: LockKey) -> Result<Option<Holder>, sqlx::Error> {
-    let holder: Option<(i32, String)> = sqlx::query_as(HOLDER)
+async fn holder(session: &mut PgConnection, key: LockKey) -> Result<Option<Advert>, sqlx::Error> {
+    let name: Option<String> = sqlx::query_scalar(HOLDER)
         .bind(Oid(key.0.cast_unsigned()))
         .bind(Oid(key.1.cast_unsigned()))
         .fetch_optional(session)
         .await?;
-    Ok(holder.map(|(pid, name)| Holder { pid, advert: Advert::parse(&name) }))
+    Ok(name.as_deref().and_then(Advert::parse))
 }
 
 /// A role that may not connect is refused by the server for as long as nobody grants it that.

@@ -55,7 +55,7 @@ async fn attempt_within(database: &Database, limit: Duration) -> Result<Attempt,
 async fn granted(database: &Database) -> LockSession {
     match attempt(database).await.unwrap() {
         Attempt::Granted(session) => session,
-        Attempt::Held { .. } => panic!("the lock is held elsewhere"),
+        Attempt::Held(_) => panic!("the lock is held elsewhere"),
     }
 }
 
@@ -104,7 +104,7 @@ async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
                 session.release().await;
             }
             // The one before it is still being closed.
-            Ok(Ok(Attempt::Held { .. })) => {}
+            Ok(Ok(Attempt::Held(_))) => {}
             Ok(Err(error)) => panic!("attempt {attempts}: {error}"),
         }
     }
@@ -126,7 +126,7 @@ async fn an_attempt_that_times_out_leaves_no_lock() {
             Err(AttemptError::Timeout(_)) => in_attempt += 1,
             Err(error) => panic!("{error}"),
             // The one before it is still being closed.
-            Ok(Attempt::Held { .. }) => {}
+            Ok(Attempt::Held(_)) => {}
             Ok(Attempt::Granted(_)) if in_attempt > 2 => break,
             Ok(Attempt::Granted(_)) => {}
         }
@@ -171,7 +171,7 @@ async fn a_loser_gives_its_connection_back_and_uses_it_again() {
     let (leader, standby) = (open(&server.url()), open(&server.url()));
     let session = granted(&leader).await;
     for _ in 0..5 {
-        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held { .. }));
+        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held(_)));
         eventually(LIMIT, "the connection is back", async || standby.pool().num_idle() == 1).await;
         assert_eq!(standby.pool().size(), 1);
     }
