@@ -326,6 +326,11 @@ impl Campaign {
             );
         }
         let expires = self.elector.timing.snapshot_expiry(rendered.sent_at);
+        if BootInstant::now() >= expires {
+            tracing::warn!(
+                "the refresh took longer than its interval and the fence, its result is too old to be exported"
+            );
+        }
         self.elector.publication.publish(rendered, tenure.lease(), expires);
         self.failures = 0;
         if self.state.refreshed() {
