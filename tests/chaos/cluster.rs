@@ -1,0 +1,225 @@
+//! One server and several collectors, each on a host of its own, under a recorder.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::checker::{Answer, Injected, Sample, Term, Verdict, check};
+use crate::eventually;
+use crate::network::Links;
+use crate::process::Collector;
+use crate::recorder::Recorder;
+use crate::server::Server;
+
+/// Limit of everything that should happen at some time.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// How long one alone must export before a fault, or after it.
+const STEADY: Duration = Duration::from_millis(300);
+
+/// The settings of a collector that decide about time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) interval: Duration,
+    pub(crate) retry: Duration,
+    pub(crate) refresh_timeout: Duration,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) heartbeat_timeout: Duration,
+    pub(crate) fence: Duration,
+    pub(crate) idle_session_timeout: Duration,
+    pub(crate) tcp_user_timeout: Duration,
+}
+
+impl Settings {
+    /// The lease of a default installation, with the retry interval of the chart.
+    pub(crate) const CHART: Self = Self {
+        interval: Duration::from_secs(2),
+        retry: Duration::from_secs(2),
+        refresh_timeout: Duration::from_secs(4),
+        heartbeat_interval: Duration::from_secs(1),
+        heartbeat_timeout: Duration::from_secs(1),
+        fence: Duration::from_secs(3),
+        idle_session_timeout: Duration::from_secs(4),
+        tcp_user_timeout: Duration::from_millis(2500),
+    };
+
+    /// The same at about half the times.
+    pub(crate) const SHORT: Self = Self {
+        interval: Duration::from_secs(1),
+        retry: Duration::from_millis(500),
+        refresh_timeout: Duration::from_secs(2),
+        heartbeat_interval: Duration::from_millis(500),
+        heartbeat_timeout: Duration::from_millis(700),
+        fence: Duration::from_millis(1600),
+        idle_session_timeout: Duration::from_millis(2200),
+        tcp_user_timeout: Duration::from_millis(1500),
+    };
+
+    /// With half the fence, and a heartbeat that fits it.
+    pub(crate) fn with_half_the_fence(self) -> Self {
+        Self {
+            fence: self.fence / 2,
+            heartbeat_interval: self.heartbeat_interval / 2,
+            heartbeat_timeout: self.heartbeat_timeout / 2,
+            ..self
+        }
+    }
+
+    /// The greatest age of a snapshot that may be served.
+    fn oldest(self) -> Duration {
+        self.interval + self.fence
+    }
+
+    /// The bound of a fault, by its name in `retsu_collector_failover_bound_seconds`.
+    pub(crate) fn bound(self, fault: &str) -> Duration {
+        const KEEPALIVE: Duration = Duration::from_secs(3);
+        let take_over = self.fence.mul_f64(1.001).max(self.refresh_timeout) + self.retry;
+        let silence = self.idle_session_timeout.max(KEEPALIVE).max(self.tcp_user_timeout);
+        take_over
+            + match fault {
+                "graceful" | "process_killed" | "server_restarted" => Duration::ZERO,
+                "backend_terminated" => self.heartbeat_interval + self.heartbeat_timeout,
+                "clock_stepped"
+                | "host_lost"
+                | "network_cut"
+                | "network_cut_to_server"
+                | "network_cut_from_server"
+                | "process_paused_idle" => silence,
+                "process_paused_refreshing" => self.refresh_timeout + silence,
+                other => panic!("no bound for {other}"),
+            }
+    }
+}
+
+/// A host with a collector, or with none for the moment.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) links: Links,
+    pub(crate) settings: Settings,
+    collector: Option<Collector>,
+}
+
+impl Node {
+    /// The collector.
+    pub(crate) fn collector(&mut self) -> &mut Collector {
+        self.collector.as_mut().unwrap()
+    }
+
+    /// Ends the collector that is there, and starts one.
+    pub(crate) fn restart(&mut self) {
+        self.collector = None;
+        let enter = self.links.enter();
+        let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
+        let settings = self.settings;
+        self.collector = Some(Collector::start(&Server::url(self.links.server_address()), |config| {
+            let section = "worker.queue.state_metrics_collector";
+            config
+                .inside("nsenter", &enter)
+                .set("worker.management.bind_address", self.links.management_address())
+                .port(24_247)
+                .set("database.acquire_timeout_seconds", 2)
+                .set(&format!("{section}.on_refresh_failure"), "step_down");
+            for (key, value) in [
+                ("collection_interval", settings.interval),
+                ("leadership_retry_interval", settings.retry),
+                ("refresh_timeout", settings.refresh_timeout),
+                ("lease.heartbeat_interval", settings.heartbeat_interval),
+                ("lease.heartbeat_timeout", settings.heartbeat_timeout),
+                ("lease.fence", settings.fence),
+                ("lease.idle_session_timeout", settings.idle_session_timeout),
+                ("lease.tcp_user_timeout", settings.tcp_user_timeout),
+            ] {
+                config.set(&format!("{section}.{key}_seconds"), value.as_secs_f64());
+            }
+        }));
+    }
+}
+
+/// The whole. Its fields go in this order: the recorder before what it scrapes, the server last.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) recorder: Recorder,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) server: Server,
+    /// Every fault so far.
+    pub(crate) injected: Vec<Injected>,
+    /// The greatest age of a snapshot on each node.
+    oldest: Vec<Duration>,
+}
+
+impl Cluster {
+    /// Starts a server and `size` collectors.
+    pub(crate) async fn start(size: usize, settings: Settings) -> Self {
+        let server = Server::start().await;
+        let mut nodes = Vec::new();
+        for place in 0..size {
+            let mut node = Node { links: Links::new(server.host(), place), settings, collector: None };
+            node.restart();
+            nodes.push(node);
+        }
+        let addresses: Vec<_> = nodes.iter_mut().map(|node| node.collector().address()).collect();
+        let recorder = Recorder::start(&addresses);
+        let cluster = Self { recorder, nodes, server, injected: Vec::new(), oldest: vec![settings.oldest(); size] };
+        cluster.settle().await;
+        cluster
+    }
+
+    /// Waits until every process answers and one alone exports for a while. Returns which.
+    pub(crate) async fn settle(&self) -> usize {
+        let mut steady: Option<(usize, Duration)> = None;
+        let mut leader = 0;
+        eventually(LIMIT, "every process answers and one alone exports", async || {
+            let now = self.recorder.elapsed();
+            let last = self.recorder.last();
+            let answers = |sample: &Option<Sample>| sample.is_some_and(|sample| sample.answer != Answer::Unreachable);
+            steady = match (self.recorder.exporting()[..] == [leader], steady) {
+                _ if !last.iter().all(answers) => None,
+                (true, Some((same, since))) if same == leader => Some((leader, since)),
+                _ => match self.recorder.exporting()[..] {
+                    [one] => {
+                        leader = one;
+                        Some((one, now))
+                    }
+                    _ => None,
+                },
+            };
+            steady.is_some_and(|(_, since)| now - since >= STEADY)
+        })
+        .await;
+        leader
+    }
+
+    /// The greatest term that is exported now.
+    pub(crate) fn term(&self) -> Option<Term> {
+        let term = |sample: Sample| match sample.answer {
+            Answer::Exporting(exported) => exported.term,
+            _ => None,
+        };
+        self.recorder.last().into_iter().flatten().filter_map(term).max()
+    }
+
+    /// Waits until a term after `old` is exported.
+    pub(crate) async fn wait_for_term_after(&self, old: Option<Term>) {
+        eventually(LIMIT, "a new term is exported", async || self.term() > old).await;
+    }
+
+    /// What the recording shows.
+    pub(crate) fn verdict(&self) -> Verdict {
+        check(&self.recorder.samples(), &self.injected, &self.oldest)
+    }
+
+    /// The bound that the processes declare for a fault: the greatest, because any of them may be the next leader.
+    pub(crate) fn bound(&self, fault: &str) -> Duration {
+        self.nodes.iter().map(|node| node.settings.bound(fault)).max().unwrap()
+    }
+
+    /// How many scrapes each process was seen by, and how many of them it answered.
+    pub(crate) fn scrapes(&self) -> BTreeMap<usize, (usize, usize)> {
+        let mut scrapes = BTreeMap::new();
+        for sample in self.recorder.samples() {
+            let (all, answered): &mut (usize, usize) = scrapes.entry(sample.target).or_default();
+            *all += 1;
+            *answered += usize::from(sample.answer != Answer::Unreachable);
+        }
+        scrapes
+    }
+}
