@@ -1,6 +1,5 @@
 //! One server and several collectors, each on a host of its own, under a recorder.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::checker::{Answer, Injected, Sample, Term, Verdict, check};
@@ -210,16 +209,5 @@ impl Cluster {
     /// The bound that the processes declare for a fault: the greatest, because any of them may be the next leader.
     pub(crate) fn bound(&self, fault: &str) -> Duration {
         self.nodes.iter().map(|node| node.settings.bound(fault)).max().unwrap()
-    }
-
-    /// How many scrapes each process was seen by, and how many of them it answered.
-    pub(crate) fn scrapes(&self) -> BTreeMap<usize, (usize, usize)> {
-        let mut scrapes = BTreeMap::new();
-        for sample in self.recorder.samples() {
-            let (all, answered): &mut (usize, usize) = scrapes.entry(sample.target).or_default();
-            *all += 1;
-            *answered += usize::from(sample.answer != Answer::Unreachable);
-        }
-        scrapes
     }
 }

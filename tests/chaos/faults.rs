@@ -165,6 +165,7 @@ impl Fault {
         let bound = self.bound().map_or(Duration::ZERO, |fault| cluster.bound(fault));
         let began = cluster.recorder.elapsed();
         let injected = Injected { fault: self.to_string(), began, bound, outage: Duration::ZERO };
+        println!("{:8.3} s {self} ({leader} leads)", began.as_secs_f64());
         cluster.injected.push(injected);
         let outage = self.happen(cluster, leader).await;
         cluster.injected.last_mut().unwrap().outage = outage;
