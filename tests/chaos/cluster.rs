@@ -67,26 +67,6 @@ impl Settings {
     fn oldest(self) -> Duration {
         self.interval + self.fence
     }
-
-    /// The bound of a fault, by its name in `retsu_collector_failover_bound_seconds`.
-    pub(crate) fn bound(self, fault: &str) -> Duration {
-        const KEEPALIVE: Duration = Duration::from_secs(3);
-        let take_over = self.fence.mul_f64(1.001).max(self.refresh_timeout) + self.retry;
-        let silence = self.idle_session_timeout.max(KEEPALIVE).max(self.tcp_user_timeout);
-        take_over
-            + match fault {
-                "graceful" | "process_killed" | "server_restarted" => Duration::ZERO,
-                "backend_terminated" => self.heartbeat_interval + self.heartbeat_timeout,
-                "clock_stepped"
-                | "host_lost"
-                | "network_cut"
-                | "network_cut_to_server"
-                | "network_cut_from_server"
-                | "process_paused_idle" => silence,
-                "process_paused_refreshing" => self.refresh_timeout + silence,
-                other => panic!("no bound for {other}"),
-            }
-    }
 }
 
 /// A host with a collector, or with none for the moment.
@@ -207,7 +187,15 @@ impl Cluster {
     }
 
     /// The bound that the processes declare for a fault: the greatest, because any of them may be the next leader.
-    pub(crate) fn bound(&self, fault: &str) -> Duration {
-        self.nodes.iter().map(|node| node.settings.bound(fault)).max().unwrap()
+    pub(crate) async fn bound(&self, fault: &str) -> Duration {
+        let name = format!("retsu_collector_failover_bound_seconds{{fault=\"{fault}\"}} ");
+        let mut greatest = Duration::ZERO;
+        for node in &self.nodes {
+            let exposition = node.collector.as_ref().unwrap().metrics().await.unwrap();
+            let bound = exposition.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
+            let bound = bound.unwrap_or_else(|| panic!("no process declares a bound for {fault}"));
+            greatest = greatest.max(Duration::from_secs_f64(bound));
+        }
+        greatest
     }
 }

@@ -136,11 +136,11 @@ impl Fault {
             Self::HostLost => "host_lost",
             Self::Cut(Lost::Both) | Self::SettingsRolled => "network_cut",
             Self::Cut(Lost::ToServer) => "network_cut_to_server",
-            Self::Cut(Lost::FromServer) => "network_cut_from_server",
-            Self::Paused { refreshing: false, .. } => "process_paused_idle",
-            Self::Paused { refreshing: true, .. } => "process_paused_refreshing",
+            Self::Cut(Lost::FromServer) => "network_cut_to_client",
+            Self::Paused { refreshing: false, .. } => "paused_idle",
+            Self::Paused { refreshing: true, .. } => "paused_in_refresh",
             Self::BackendTerminated => "backend_terminated",
-            Self::ClockStepped { .. } => "clock_stepped",
+            Self::ClockStepped { .. } => "server_clock_stepped",
             Self::SlowQuery { slow: Slow::Refresh, fences } if fences < 1.0 => return None,
             Self::ServerEnded(_)
             | Self::ServerPaused { .. }
@@ -162,7 +162,10 @@ impl Fault {
             cluster.settle().await;
         }
         sleep(cluster.nodes[leader].settings.interval.mul_f64(rng.random())).await;
-        let bound = self.bound().map_or(Duration::ZERO, |fault| cluster.bound(fault));
+        let bound = match self.bound() {
+            Some(fault) => cluster.bound(fault).await,
+            None => Duration::ZERO,
+        };
         let began = cluster.recorder.elapsed();
         let injected = Injected { fault: self.to_string(), began, bound, outage: Duration::ZERO };
         println!("{:8.3} s {self} ({leader} leads)", began.as_secs_f64());
@@ -180,9 +183,9 @@ impl Fault {
             Self::Stopped | Self::Killed => {
                 let collector = cluster.nodes[leader].collector();
                 if self == Self::Killed {
-                    collector.sigkill()
+                    collector.sigkill();
                 } else {
-                    collector.sigterm()
+                    collector.sigterm();
                 }
                 collector.wait_exit(LIMIT).await;
                 cluster.wait_for_term_after(term).await;
