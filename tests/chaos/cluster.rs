@@ -92,6 +92,8 @@ impl Node {
         self.collector = Some(Collector::start(&Server::url(self.links.server_address()), |config| {
             let section = "worker.queue.state_metrics_collector";
             config
+                // Not even when this process is killed does it stay behind.
+                .inside("setpriv", &["--pdeathsig", "KILL"])
                 .inside("nsenter", &enter)
                 .set("worker.management.bind_address", self.links.management_address())
                 .port(24_247)
@@ -197,5 +199,16 @@ impl Cluster {
             greatest = greatest.max(Duration::from_secs_f64(bound));
         }
         greatest
+    }
+}
+
+/// What was seen so far, when a test fails.
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for violation in self.verdict().violations {
+                eprintln!("VIOLATION {violation}");
+            }
+        }
     }
 }

@@ -25,6 +25,8 @@ pub(crate) enum Slow {
     FirstRefresh,
     /// Whatever reads the catalogue of databases and roles: new sessions, and `pg_stat_activity`.
     Catalogue,
+    /// Whatever the lock session is asked, a proof most likely.
+    LockSession,
 }
 
 /// One fault. Times are in fences.
@@ -52,7 +54,7 @@ pub(crate) enum Fault {
     DiskFull,
     /// The server's clock is set, and after a while set back.
     ClockStepped { seconds: i64 },
-    /// A query waits for a lock for a time.
+    /// A query is made to wait for a time.
     SlowQuery { slow: Slow, fences: f64 },
     /// The standbys get a smaller fence; then the leader, with the larger, loses lock and network at once.
     SettingsRolled,
@@ -82,6 +84,7 @@ impl fmt::Display for Fault {
                 write!(f, "leader killed, next refresh slow for {fences} fences")
             }
             Self::SlowQuery { slow: Slow::Catalogue, fences } => write!(f, "catalogue slow for {fences} fences"),
+            Self::SlowQuery { slow: Slow::LockSession, fences } => write!(f, "lock session slow for {fences} fences"),
             Self::SettingsRolled => f.write_str("smaller fence rolled out, lock and network lost"),
         }
     }
@@ -108,7 +111,7 @@ impl Fault {
         [Self::HostLost, Self::Cut(Lost::Both), Self::Cut(Lost::ToServer), Self::Cut(Lost::FromServer)];
 
     /// Those of the server.
-    pub(crate) const OF_THE_SERVER: [Self; 12] = [
+    pub(crate) const OF_THE_SERVER: [Self; 13] = [
         Self::ServerEnded(Shutdown::Fast),
         Self::ServerEnded(Shutdown::Immediate),
         Self::ServerEnded(Shutdown::Kill),
@@ -121,6 +124,7 @@ impl Fault {
         Self::SlowQuery { slow: Slow::Refresh, fences: 0.5 },
         Self::SlowQuery { slow: Slow::Refresh, fences: 3.0 },
         Self::SlowQuery { slow: Slow::Catalogue, fences: 1.5 },
+        Self::SlowQuery { slow: Slow::LockSession, fences: 1.5 },
     ];
 
     /// Every one.
@@ -146,7 +150,7 @@ impl Fault {
             | Self::ServerPaused { .. }
             | Self::DatabaseDropped
             | Self::DiskFull
-            | Self::SlowQuery { slow: Slow::Refresh | Slow::Catalogue, .. } => "server_restarted",
+            | Self::SlowQuery { slow: Slow::Refresh | Slow::Catalogue | Slow::LockSession, .. } => "server_restarted",
         })
     }
 
@@ -256,10 +260,18 @@ impl Fault {
                     sleep(cluster.nodes[leader].settings.idle_session_timeout.mul_f64(1.5)).await;
                 }
             }
+            Self::SlowQuery { slow: Slow::LockSession, fences } => {
+                let mut observer = cluster.server.connect().await;
+                let holder = sqlx::query_scalar(HOLDER).fetch_one(&mut observer).await.unwrap();
+                cluster.server.pause_backend(holder);
+                sleep(fence.mul_f64(fences)).await;
+                cluster.server.go_on();
+                return began.elapsed();
+            }
             Self::SlowQuery { slow, fences } => {
                 let tables = match slow {
                     Slow::Refresh | Slow::FirstRefresh => "queue",
-                    Slow::Catalogue => "pg_database, pg_authid",
+                    Slow::Catalogue | Slow::LockSession => "pg_database, pg_authid",
                 };
                 let mut lock = lock(cluster, tables).await;
                 if slow == Slow::FirstRefresh {
@@ -329,15 +341,14 @@ async fn is_waiting(cluster: &Cluster, backend: Option<i32>) -> Option<i32> {
     sqlx::query_scalar(query).bind(backend).fetch_optional(&mut observer).await.unwrap()
 }
 
+/// The backends that hold the lock.
+const HOLDER: &str = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted \
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
 /// Ends the session that holds the lock.
 async fn terminate_holder(cluster: &Cluster) {
     let mut observer = cluster.server.connect().await;
-    let ended: Vec<bool> = sqlx::query_scalar(
-        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted \
-         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-    )
-    .fetch_all(&mut observer)
-    .await
-    .unwrap();
+    let terminate = format!("SELECT pg_terminate_backend(pid) FROM ({HOLDER}) AS holder");
+    let ended: Vec<bool> = sqlx::query_scalar(AssertSqlSafe(terminate)).fetch_all(&mut observer).await.unwrap();
     assert_eq!(ended, [true], "exactly one session holds the lock");
 }

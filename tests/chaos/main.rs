@@ -54,14 +54,14 @@ async fn inject(settings: Settings, faults: &[Fault], seed: u64) -> (Cluster, ch
         println!("VIOLATION {violation}");
     }
     let samples = cluster.recorder.samples();
+    let [median, most] = [0.5, 0.95].map(|share| checker::resolution(&samples, share));
     println!(
-        "seed {seed}: {} faults, {} scrapes every {:?} at the median and {:?} at the 99th percentile, {} violations",
+        "seed {seed}: {} faults, {} scrapes, every {median:?} at the median and {most:?} at the 95th percentile, {} violations",
         faults.len(),
         samples.len(),
-        checker::resolution(&samples, 0.5),
-        checker::resolution(&samples, 0.99),
         verdict.violations.len()
     );
+    assert!(most < Duration::from_millis(100), "scrapes every {most:?} prove too little");
     (cluster, verdict)
 }
 

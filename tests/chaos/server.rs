@@ -161,6 +161,16 @@ impl Server {
         self.host.processes().into_iter().for_each(|pid| send(pid, Signal::STOP));
     }
 
+    /// Stops the backend that PostgreSQL knows by this process id.
+    pub(crate) fn pause_backend(&self, backend: i32) {
+        let is_it = |pid: &u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+            ids.split_whitespace().next_back() == Some(&backend.to_string())
+        };
+        send(self.host.processes().into_iter().find(is_it).expect("the backend lives"), Signal::STOP);
+    }
+
     /// Lets every process go on.
     pub(crate) fn go_on(&self) {
         self.host.processes().into_iter().for_each(|pid| send(pid, Signal::CONT));
