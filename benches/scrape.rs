@@ -19,6 +19,7 @@ use futures_util::future::BoxFuture;
 use retsu_collector::clock::BootInstant;
 use retsu_collector::collection::{PriorityState, QueueState, Snapshot};
 use retsu_collector::config::{LockKey, ManagementSettings};
+use retsu_collector::election::Lease;
 use retsu_collector::election::{Liveness, Status};
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, Rendered, scrape};
 use retsu_collector::http::{Context, Limits, LogFilter, Ready, bind, routes, serve};
@@ -130,12 +131,13 @@ async fn compare(address: SocketAddr, what: &str, headers: &str, path: &str) -> 
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
-    let metrics = Arc::new(Metrics::new(INTERVAL, LockKey::RETSU, PoolState::default).unwrap());
+    let metrics = Arc::new(Metrics::new(INTERVAL, LockKey::RETSU, [], PoolState::default).unwrap());
     let publication = Arc::new(Publication::default());
     let taken = snapshot();
     metrics.refresh_succeeded(&taken);
     let rendered = Rendered::new(&taken, INTERVAL);
-    publication.publish(rendered.clone(), BootInstant::now() + Duration::from_secs(3600));
+    let end = BootInstant::now() + Duration::from_secs(3600);
+    publication.publish(rendered.clone(), Arc::new(Lease::new(BootInstant::BOOT, end)), end);
     let body = rendered.body();
     let whole = median_of(15, || drop(Rendered::new(&taken, INTERVAL)));
     let gzip = median_of(15, || {

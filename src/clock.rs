@@ -33,13 +33,15 @@ impl BootInstant {
 
     /// Whole nanoseconds since the boot, for storing in an atomic.
     #[must_use]
-    pub fn as_nanos(self) -> u64 {
-        u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
+    pub const fn as_nanos(self) -> u64 {
+        let nanos = self.0.as_nanos();
+        // A clock that counts from the boot needs 584 years to get there.
+        if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
     }
 
     /// The instant `nanos` nanoseconds after the boot.
     #[must_use]
-    pub fn from_nanos(nanos: u64) -> Self {
+    pub const fn from_nanos(nanos: u64) -> Self {
         Self(Duration::from_nanos(nanos))
     }
 }

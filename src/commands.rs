@@ -63,7 +63,7 @@ pub(crate) fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
     })
 }
 
-/// `check`: prints the effective configuration.
+/// `check`: prints the effective configuration and, as comments of that YAML file, the declared bound.
 ///
 /// # Errors
 ///
@@ -71,7 +71,8 @@ pub(crate) fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
 pub(crate) fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
     let Loaded { settings, report } = load(args.config.as_deref(), args.flags())?;
     settings.database.connect_options().map_err(Failure::usage)?;
-    print(&report)
+    let bound: String = settings.timing.to_string().lines().map(|line| format!("# {line}\n")).collect();
+    print(format_args!("{report}{bound}"))
 }
 
 /// `schema`: prints the schema, or creates and fills it.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::collection::Collector;
 use crate::config::Settings;
 use crate::database::{Database, DatabaseError};
-use crate::election::{ElectionError, Elector, Liveness, Status};
+use crate::election::{ElectionError, Elector, Liveness, Status, Unwitnessed};
 use crate::exposition::{Metrics, MetricsError, PoolState, Publication, SamplerError};
 use crate::http::{self, HttpError, Limits, LogFilter, Ready};
 
@@ -64,7 +64,11 @@ impl RunError {
     /// Whether the cause is in the configuration, which a restart does not cure.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
-        matches!(self, Self::Database(DatabaseError::Options(_)) | Self::Http(HttpError::Bind { .. }))
+        match self {
+            Self::Database(DatabaseError::Options(_)) | Self::Http(HttpError::Bind { .. }) => true,
+            Self::Election(error) => error.is_configuration(),
+            _ => false,
+        }
     }
 }
 
@@ -159,15 +163,17 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "the management endpoint listens");
     }
+    let timing = &settings.timing;
+    let bounds: Vec<_> = timing.bounds().map(|(fault, bound)| format!("{}={bound:?}", fault.label())).collect();
+    tracing::info!(bounds = bounds.join(" "), "declared bound, from a fault to the first gauges of the next leader");
     let database = Database::open(settings.database.clone())?;
     let publication = Arc::new(Publication::default());
     let collector = &settings.collector;
     let (pool, max) = (database.pool().clone(), settings.database.max_connections);
-    let metrics = Arc::new(Metrics::new(collector.collection_interval, collector.lock_key, move || PoolState {
-        size: pool.size(),
-        idle: u32::try_from(pool.num_idle()).unwrap_or(max),
-        max,
-    })?);
+    let metrics =
+        Arc::new(Metrics::new(collector.collection_interval, collector.lock_key, timing.bounds(), move || {
+            PoolState { size: pool.size(), idle: u32::try_from(pool.num_idle()).unwrap_or(max), max }
+        })?);
     let (status, watched) = watch::channel(Status::starting());
     let allowance = Elector::allowance(collector, settings.database.acquire_timeout);
     let liveness = Arc::new(Liveness::new(allowance));
@@ -176,10 +182,13 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         database: database.clone(),
         collector: Collector::new(settings.max_queues, collector.refresh_timeout),
         settings: collector.clone(),
+        timing: settings.timing,
+        identity: identity.clone(),
         publication: Arc::clone(&publication),
         metrics: Arc::clone(&metrics),
         status,
         liveness: Arc::clone(&liveness),
+        predecessors: Arc::new(Unwitnessed),
     };
     let routes = http::routes(http::Context {
         publication: Arc::clone(&publication),
@@ -250,6 +259,7 @@ mod tests {
     use super::*;
     use crate::clock::BootInstant;
     use crate::collection::Snapshot;
+    use crate::election::Lease;
     use crate::exposition::{Rendered, View};
 
     const LIMIT: Duration = Duration::from_secs(5);
@@ -264,7 +274,8 @@ mod tests {
             duration: Duration::ZERO,
         };
         let publication = Arc::new(Publication::default());
-        publication.publish(Rendered::new(&snapshot, LIMIT), BootInstant::now() + Duration::from_secs(3600));
+        let end = BootInstant::now() + Duration::from_secs(3600);
+        publication.publish(Rendered::new(&snapshot, LIMIT), Arc::new(Lease::new(BootInstant::BOOT, end)), end);
         Tasks {
             election: JoinSet::new(),
             stop_election: CancellationToken::new(),

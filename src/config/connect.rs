@@ -11,6 +11,7 @@ use sqlx::postgres::PgConnectOptions;
 use thiserror::Error;
 
 use super::connection_url::{self, Target, UrlError};
+use super::session_options;
 use super::settings::{DatabaseParts, DatabaseSettings, DatabaseSource};
 
 /// The `application_name` of every connection, unless the URL gives another.
@@ -98,6 +99,8 @@ fn from_parts(parts: &DatabaseParts) -> Result<Result<Target, UrlError>, Connect
 fn driver_options(target: &Target) -> Result<PgConnectOptions, UrlError> {
     // Through the driver's URL, because only its parser looks the password up for the host it names.
     let options = PgConnectOptions::from_url(&target.to_driver_url()?).map_err(|_| UrlError::REFUSED_BY_DRIVER)?;
+    // Once more, as one: the driver puts `PGOPTIONS` before the URL's own, and neither may end what the other begins.
+    session_options::check(options.get_options().unwrap_or_default())?;
     Ok(options
         .application_name(target.application_name.as_deref().unwrap_or(APPLICATION_NAME))
         .log_slow_statements(log::LevelFilter::Debug, SLOW_STATEMENT))

@@ -9,6 +9,7 @@ use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 use url::Url;
 
+use super::session_options;
 use super::settings::DatabaseParts;
 
 /// Everything a connection is made with.
@@ -18,8 +19,8 @@ pub(crate) struct Target {
     pub(crate) parts: DatabaseParts,
     /// `application_name`
     pub(crate) application_name: Option<String>,
-    /// `options` and `options[name]`, in their order.
-    pub(crate) options: Vec<(String, String)>,
+    /// `options` and `options[name]` in their order, as the server takes them.
+    pub(crate) options: String,
     /// `statement-cache-capacity`
     pub(crate) statement_cache_capacity: Option<usize>,
 }
@@ -30,6 +31,10 @@ pub(crate) struct Target {
 pub struct UrlError(&'static str);
 
 impl UrlError {
+    pub(super) const fn new(rule: &'static str) -> Self {
+        Self(rule)
+    }
+
     /// What passed every rule here is refused by the driver all the same.
     pub(crate) const REFUSED_BY_DRIVER: Self = Self("must be accepted by the PostgreSQL driver");
 }
@@ -101,6 +106,7 @@ pub(crate) fn parse(text: &str) -> Result<Target, UrlError> {
     for (name, value) in url.query_pairs() {
         parameter(&mut target, &name, &value)?;
     }
+    session_options::check(&target.options)?;
     check_tls(&target.parts).map_err(|(rule, _)| rule)?;
     target.parts.password.as_ref().map_or(Ok(()), |password| check_password(password.expose_secret()))?;
     Ok(target)
@@ -134,11 +140,11 @@ fn parameter(target: &mut Target, name: &str, value: &str) -> Result<(), UrlErro
             )
         }
         "options" => {
-            target.options.push((name.to_owned(), value.to_owned()));
+            session_options::push_arguments(&mut target.options, value);
             Ok(())
         }
-        _ if name.starts_with("options[") && name.ends_with(']') => {
-            target.options.push((name.to_owned(), value.to_owned()));
+        _ if let Some(name) = name.strip_prefix("options[").and_then(|rest| rest.strip_suffix(']')) => {
+            session_options::push(&mut target.options, name, value);
             Ok(())
         }
         // A name may be the rest of a password with an unescaped `?`: only names of libpq's are repeated.
@@ -264,7 +270,9 @@ impl Target {
         }
         pairs.extend(parts.port.map(|port| ("port", port.to_string().into())));
         pairs.extend(self.statement_cache_capacity.map(|size| ("statement-cache-capacity", size.to_string().into())));
-        pairs.extend(self.options.iter().map(|(name, value)| (name.as_str(), value.as_str().into())));
+        if !self.options.is_empty() {
+            pairs.push(("options", self.options.as_str().into()));
+        }
         Url::parse_with_params("postgres:///", pairs).map_err(|_| MALFORMED)
     }
 }

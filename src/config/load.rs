@@ -1,6 +1,7 @@
 //! The second and third stage: fragments merged, then validated as a whole.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 
 use super::connection_url;
 use super::error::{ConfigError, Problem, ProblemKind};
@@ -8,11 +9,13 @@ use super::fragment::{self, Entry, Fragment};
 use super::keys::{KEYS, Key};
 use super::kind::{FromValue, Value};
 use super::report::{Line, Report};
+use super::session_options;
 use super::settings::{
     CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, LeaseSettings, LogFormat, LoggingSettings,
     ManagementSettings, OnRefreshFailure, Settings, TracesSettings,
 };
 use super::source::{Source, Sources};
+use crate::election::{Timing, Violation};
 
 /// The parts form, in the order in which a clash names them.
 const PARTS: [&str; 10] = [
@@ -30,6 +33,12 @@ const PARTS: [&str; 10] = [
 
 /// Those of [`PARTS`] that say which database is meant.
 const NAMES_A_DATABASE: [&str; 4] = ["database.host", "database.port", "database.user", "database.dbname"];
+
+/// The variable with session options.
+const PGOPTIONS: &str = "PGOPTIONS";
+
+/// The section of election and collection.
+const COLLECTOR: &str = "worker.queue.state_metrics_collector";
 
 /// A configuration that holds.
 #[derive(Clone, Debug)]
@@ -59,12 +68,16 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     }
 
     settle_database(&mut entries, fragment::of_libpq(&sources.environment), &mut problems);
+    problems.extend(libpq_options(&sources.environment));
     let effective = Effective::of(&entries, &mut problems);
     validate(&effective, &mut problems);
-    if !problems.is_empty() {
-        return Err(ConfigError::new(problems));
+    let collector = effective.collector();
+    match timing(&effective, &collector, &mut problems) {
+        Some(timing) if problems.is_empty() => {
+            Ok(Loaded { settings: effective.settings(collector, timing), report: effective.report() })
+        }
+        _ => Err(ConfigError::new(problems)),
     }
-    Ok(Loaded { settings: effective.settings(), report: effective.report() })
 }
 
 /// Decides between the URL, the file with a URL and the parts, and lets `PG*` fill in the parts.
@@ -95,6 +108,14 @@ fn settle_database(entries: &mut BTreeMap<&'static str, Entry>, libpq: Fragment,
                     libpq's variables such as `PGHOST`";
         problems.push(Problem::new(ProblemKind::Missing, "database", None, rule));
     }
+}
+
+/// What is wrong with `PGOPTIONS`, which the driver adds to every connection.
+fn libpq_options(environment: &[(OsString, OsString)]) -> Option<Problem> {
+    let (_, options) = environment.iter().find(|(name, _)| name == PGOPTIONS)?;
+    let refusal = session_options::check(options.to_str()?).err()?;
+    let source = Source::Environment(PGOPTIONS.into());
+    Some(Problem::new(ProblemKind::Conflict, "database", source, refusal.to_string()))
 }
 
 fn exclusive(first: &Entry, second: &Entry) -> Problem {
@@ -171,8 +192,29 @@ impl Effective {
         }
     }
 
-    fn settings(&self) -> Settings {
-        let collector = "worker.queue.state_metrics_collector";
+    fn collector(&self) -> CollectorSettings {
+        let collector = COLLECTOR;
+        CollectorSettings {
+            collection_interval: self.always(&format!("{collector}.collection_interval_seconds")),
+            leadership_retry_interval: self.always(&format!("{collector}.leadership_retry_interval_seconds")),
+            refresh_timeout: self.always(&format!("{collector}.refresh_timeout_seconds")),
+            on_refresh_failure: match self.always::<String>(&format!("{collector}.on_refresh_failure")).as_str() {
+                "step_down" => OnRefreshFailure::StepDown,
+                _ => OnRefreshFailure::Exit,
+            },
+            lock_key: self.always(&format!("{collector}.lock_key")),
+            lease: LeaseSettings {
+                heartbeat_interval: self.always(&format!("{collector}.lease.heartbeat_interval_seconds")),
+                heartbeat_timeout: self.always(&format!("{collector}.lease.heartbeat_timeout_seconds")),
+                fence: self.always(&format!("{collector}.lease.fence_seconds")),
+                clock_drift_ppm: self.always(&format!("{collector}.lease.clock_drift_ppm")),
+                idle_session_timeout: self.always(&format!("{collector}.lease.idle_session_timeout_seconds")),
+                tcp_user_timeout: self.always(&format!("{collector}.lease.tcp_user_timeout_seconds")),
+            },
+        }
+    }
+
+    fn settings(&self, collector: CollectorSettings, timing: Timing) -> Settings {
         let source = match (self.get("database.url"), self.get("database.url_file")) {
             (Some(url), _) => DatabaseSource::Url(url),
             (None, Some(path)) => DatabaseSource::UrlFile(path),
@@ -188,24 +230,8 @@ impl Effective {
                 bind_address: self.get("worker.management.bind_address"),
                 port: self.always("worker.management.port"),
             },
-            collector: CollectorSettings {
-                collection_interval: self.always(&format!("{collector}.collection_interval_seconds")),
-                leadership_retry_interval: self.always(&format!("{collector}.leadership_retry_interval_seconds")),
-                refresh_timeout: self.always(&format!("{collector}.refresh_timeout_seconds")),
-                on_refresh_failure: match self.always::<String>(&format!("{collector}.on_refresh_failure")).as_str() {
-                    "step_down" => OnRefreshFailure::StepDown,
-                    _ => OnRefreshFailure::Exit,
-                },
-                lock_key: self.always(&format!("{collector}.lock_key")),
-                lease: LeaseSettings {
-                    heartbeat_interval: self.always(&format!("{collector}.lease.heartbeat_interval_seconds")),
-                    heartbeat_timeout: self.always(&format!("{collector}.lease.heartbeat_timeout_seconds")),
-                    fence: self.always(&format!("{collector}.lease.fence_seconds")),
-                    clock_drift_ppm: self.always(&format!("{collector}.lease.clock_drift_ppm")),
-                    idle_session_timeout: self.always(&format!("{collector}.lease.idle_session_timeout_seconds")),
-                    tcp_user_timeout: self.always(&format!("{collector}.lease.tcp_user_timeout_seconds")),
-                },
-            },
+            collector,
+            timing,
             shutdown_timeout: self.always("worker.shutdown_timeout_seconds"),
             logging: LoggingSettings {
                 filter: self.always("logging.filter"),
@@ -255,4 +281,18 @@ fn validate(effective: &Effective, problems: &mut Vec<Problem>) {
         let rule = "must be false: this program was built without the feature `otlp`";
         problems.push(refuse("telemetry.traces.enabled", rule.to_owned()));
     }
+}
+
+/// The inequalities of the lease.
+fn timing(effective: &Effective, collector: &CollectorSettings, problems: &mut Vec<Problem>) -> Option<Timing> {
+    // A value that was refused has left its default behind, against which nothing is to be held.
+    if problems.iter().any(|problem| problem.subject().starts_with(COLLECTOR)) {
+        return None;
+    }
+    let broken = |violation: Violation| {
+        let source = effective.0.get(violation.key).map(|(_, source)| source.clone());
+        Problem::new(ProblemKind::Conflict, violation.key, source, violation.to_string())
+            .with_value(violation.value.as_secs_f64().to_string())
+    };
+    Timing::new(collector).map_err(|violations| problems.extend(violations.into_iter().map(broken))).ok()
 }

@@ -12,6 +12,7 @@ mod keys;
 mod kind;
 mod load;
 mod report;
+mod session_options;
 mod settings;
 mod source;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::keys::{KEYS, Key, find, variable};
+use super::session_options;
 use super::source::Source;
 
 /// One key of the effective configuration.
@@ -72,7 +73,9 @@ pub fn markdown_table() -> String {
 #[must_use]
 pub fn documentation() -> String {
     let example = find("worker.management.port").map_or_else(String::new, |key| variable(key.path));
-    format!("{}{}\n{}", INTRODUCTION.replace("EXAMPLE", &example), markdown_table(), DETAILS)
+    let refused = session_options::refused().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let details = DETAILS.replace("REFUSED", &refused);
+    format!("{}{}\n{details}", INTRODUCTION.replace("EXAMPLE", &example), markdown_table())
 }
 
 const INTRODUCTION: &str = "# Configuration
@@ -87,8 +90,8 @@ Values come from four sources; a later one wins, key by key:
    `EXAMPLE`;
 4. flags: `--port`, `--log-filter`, `--log-format`, `--database-url-file`, and `--set key=value` for every key.
 
-`retsu-collector check` prints the effective configuration with the source of each value, secrets redacted, or
-everything that is wrong with it. It exits with 0 or 2.
+`retsu-collector check` prints the effective configuration with the source of each value, secrets redacted, and the
+declared bound of each fault (docs/failover.md), or everything that is wrong with it. It exits with 0 or 2.
 
 ## Keys
 
@@ -104,6 +107,8 @@ const DETAILS: &str = "## Rules
 - A variable that Kubernetes makes for a Service whose name begins with `retsu` is ignored.
 - `null` in the file leaves a key unset there. An empty text is refused in every source, and so are a key given
   twice in one source, a list or a mapping where one value is expected, and anything that is not UTF-8.
+- The keys of `lease` have to hold together; one that does not is refused with the rule and the nearest value that
+  passes. The server gets its limits in whole milliseconds, rounded up.
 - Only a value that takes effect is validated, names are everywhere. All problems are reported at once.
 
 ## The database
@@ -124,6 +129,9 @@ socket is written `postgres://%2Fvar%2Frun%2Fpostgresql/dbname` and an IPv6 addr
 parameters `host`, `hostaddr`, `port`, `dbname`, `user`, `password`, `sslmode`, `sslrootcert`, `sslcert`, `sslkey`,
 `application_name`, `options`, `options[name]` and `statement-cache-capacity` are understood, every other one is
 refused. `application_name` is `retsu-collector` unless the URL gives another.
+
+Neither `options`, `options[name]` nor libpq's variable `PGOPTIONS` may set what the lease's limits consist of, in any
+spelling, because the program sets that itself: REFUSED.
 
 Encryption differs from libpq's in three ways. `allow` never encrypts. `require` never verifies, therefore
 `sslrootcert` is refused unless `sslmode` is `verify-ca` or `verify-full`. The authorities of `sslrootcert` are

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use crate::election::Timing;
+
 /// Everything the program can be told, validated.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -15,6 +17,8 @@ pub struct Settings {
     pub management: ManagementSettings,
     /// `worker.queue.state_metrics_collector.*`
     pub collector: CollectorSettings,
+    /// What the lease of `collector` amounts to, its inequalities checked.
+    pub timing: Timing,
     /// `worker.shutdown_timeout_seconds`: the limit of a whole shutdown.
     pub shutdown_timeout: Duration,
     /// `logging.*`

@@ -1,20 +1,25 @@
 //! Drives the election: asks for the lock, leads while it has it, and leaves through one function.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use sqlx::Connection;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::advert::Advert;
+use super::bound::Timing;
 use super::cadence::Cadence;
-use super::sentinel::Sentinel;
-use super::session::{Attempt, AttemptError, LockSession};
+use super::holders::Holders;
+use super::predecessors::Predecessors;
+use super::proof::{Claim, ProofError};
+use super::session::{Attempt, AttemptError, Candidacy, LockSession};
 use super::state::{AfterFailure, State, after_failure};
-use super::{Liveness, Status};
+use super::tenure::{Event, Tenure};
+use super::{Liveness, Status, Term};
 use crate::clock::BootInstant;
 use crate::collection::{CollectError, Collector};
 use crate::config::CollectorSettings;
@@ -33,12 +38,20 @@ pub enum ElectionError {
     /// The lock could not be tried.
     #[error("attempt at leadership failed: {0}")]
     Attempt(#[from] AttemptError),
-    /// The lock session ended between two refreshes.
-    #[error("the lock session ended: {0}")]
-    Session(sqlx::Error),
+    /// The leader could not prove that it still holds the lock.
+    #[error("the lease ended: {0}")]
+    Proof(#[from] ProofError),
     /// The leader could not refresh.
     #[error("refresh of queue state failed: {0}")]
     Refresh(#[from] CollectError),
+}
+
+impl ElectionError {
+    /// Whether the cause is in the configuration, which a restart does not cure.
+    #[must_use]
+    pub const fn is_configuration(&self) -> bool {
+        matches!(self, Self::Attempt(AttemptError::Refused(refusal)) if refusal.is_configuration())
+    }
 }
 
 /// Competes for the lock and, while it holds it, refreshes and publishes queue state on its session.
@@ -49,6 +62,10 @@ pub struct Elector {
     pub collector: Collector,
     /// Intervals, limits and the lock key.
     pub settings: CollectorSettings,
+    /// The arithmetic of the settings.
+    pub timing: Timing,
+    /// The name under which this replica advertises itself on its lock session.
+    pub identity: String,
     /// Where the state gauges go.
     pub publication: Arc<Publication>,
     /// Where events are counted.
@@ -57,6 +74,8 @@ pub struct Elector {
     pub status: watch::Sender<Status>,
     /// Where the loop shows that it ticks.
     pub liveness: Arc<Liveness>,
+    /// What may end a take-over wait early.
+    pub predecessors: Arc<dyn Predecessors>,
 }
 
 impl Elector {
@@ -73,7 +92,7 @@ impl Elector {
     ///
     /// # Errors
     ///
-    /// With `on_refresh_failure: exit`, the first failed attempt or refresh; with `step_down`, never.
+    /// With `on_refresh_failure: exit`, the first failed attempt, proof or refresh; with `step_down`, never.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
         let allowance = Self::allowance(&self.settings, self.database.pool().options().get_acquire_timeout());
         Campaign::new(self, stop, allowance).run().await
@@ -83,9 +102,14 @@ impl Elector {
 /// The running election.
 struct Campaign {
     elector: Elector,
+    candidacy: Candidacy,
     stop: CancellationToken,
     allowance: Duration,
     state: State,
+    /// The holders that this process has had to wait for.
+    holders: Holders<(i32, Option<Term>)>,
+    /// The term of the holder that was seen last.
+    predecessor: Option<Term>,
     /// Failed attempts and terms in a row.
     failures: u32,
     /// Whether attempts are failing.
@@ -94,13 +118,26 @@ struct Campaign {
     waiting: bool,
     /// Queues that the last exposition left out for the budget.
     dropped: u64,
-    sentinel: Sentinel,
 }
 
 impl Campaign {
     fn new(elector: Elector, stop: CancellationToken, allowance: Duration) -> Self {
-        let (state, sentinel) = (State::starting(), Sentinel::closed());
-        Self { elector, stop, allowance, state, failures: 0, outage: false, waiting: false, dropped: 0, sentinel }
+        let settings = &elector.settings;
+        let candidacy = Candidacy::new(settings, &elector.identity);
+        let holders = Holders::new(&elector.timing);
+        Self {
+            elector,
+            candidacy,
+            stop,
+            allowance,
+            state: State::starting(),
+            holders,
+            predecessor: None,
+            failures: 0,
+            outage: false,
+            waiting: false,
+            dropped: 0,
+        }
     }
 
     async fn run(mut self) -> Result<(), ElectionError> {
@@ -108,7 +145,7 @@ impl Campaign {
         while !stop.is_cancelled() {
             self.elector.liveness.tick(self.allowance);
             self.state.attempt();
-            let Some(attempt) = stop.run_until_cancelled(self.elector.attempt()).await else {
+            let Some(attempt) = stop.run_until_cancelled(self.attempt()).await else {
                 self.state.rejected();
                 break;
             };
@@ -124,19 +161,35 @@ impl Campaign {
         Ok(())
     }
 
+    #[tracing::instrument(name = "attempt", skip_all)]
+    async fn attempt(&self) -> Result<Attempt, AttemptError> {
+        LockSession::attempt(&self.elector.database, &self.candidacy).await
+    }
+
     /// Does what the outcome of an attempt asks for: waits, or leads.
     async fn follow(&mut self, attempt: Result<Attempt, AttemptError>) -> Result<(), ElectionError> {
+        self.elector.refusal(match &attempt {
+            Err(AttemptError::Refused(refusal)) => Some(refusal.reason()),
+            _ => None,
+        });
         match attempt {
             Ok(Attempt::Granted(session)) => {
                 self.elector.metrics.attempt(AttemptOutcome::Acquired);
                 self.lead(session).await
             }
-            Ok(Attempt::Held) => {
+            Ok(Attempt::Held { holder, seen_at }) => {
                 self.elector.metrics.attempt(AttemptOutcome::Held);
                 self.state.rejected();
+                let advert = holder.as_ref().and_then(|holder| holder.advert.as_ref());
+                if let Some(holder) = &holder {
+                    let term = advert.and_then(Advert::term);
+                    self.holders.seen((holder.pid, term), advert.map(Advert::fence), seen_at);
+                    self.predecessor = term;
+                }
                 if !std::mem::replace(&mut self.waiting, true) {
                     let retry = self.elector.settings.leadership_retry_interval;
-                    tracing::info!(?retry, "another session holds the advisory lock, waiting as a standby");
+                    let holder = advert.map(ToString::to_string);
+                    tracing::info!(?retry, holder, "another session holds the advisory lock, waiting as a standby");
                 }
                 // Somebody leads: what became of our own last collection no longer matters.
                 self.elector.publication.withdraw();
@@ -144,21 +197,34 @@ impl Campaign {
                 Ok(())
             }
             Err(error) => {
-                self.elector.metrics.attempt(AttemptOutcome::Failed);
+                self.elector.metrics.attempt(match error {
+                    AttemptError::Refused(_) => AttemptOutcome::Refused,
+                    _ => AttemptOutcome::Failed,
+                });
                 self.state.rejected();
                 Err(error.into())
             }
         }
     }
 
-    /// Leads with `session` until it is told to stop or a refresh fails.
+    /// Leads with `session` until it is told to stop, a proof or a refresh fails.
     async fn lead(&mut self, mut session: LockSession) -> Result<(), ElectionError> {
-        let term = session.term();
+        let claim = session.claim();
+        let term = claim.term;
         self.state.granted(term);
         self.waiting = false;
-        tracing::info!(%term, "{ACQUIRED}");
+        let opens = self.holders.granted(session.granted_at());
+        tracing::info!(
+            %term,
+            system_identifier = claim.system_identifier,
+            wait = ?opens.saturating_since(session.granted_at()),
+            "{ACQUIRED}"
+        );
+        self.elector.announce(self.state, Some(claim.system_identifier));
+        let predecessors_ended = self.elector.predecessors.ended(term, self.predecessor.take());
+        let tenure = Tenure::new(self.elector.timing, session.asked_at(), opens, predecessors_ended);
         let stop = self.stop.clone();
-        let outcome = match stop.run_until_cancelled(self.collect(&mut session)).await {
+        let outcome = match stop.run_until_cancelled(self.collect(&mut session, tenure)).await {
             Some(Err(error)) => Err(error),
             Some(Ok(never)) => match never {},
             None => Ok(()),
@@ -167,42 +233,72 @@ impl Campaign {
         outcome
     }
 
-    /// Refreshes on `session` until that fails.
-    async fn collect(&mut self, session: &mut LockSession) -> Result<Infallible, ElectionError> {
-        self.elector.prepare(session).await?;
+    /// Refreshes on `session`, and proves that it holds the lock, until either fails.
+    async fn collect(&mut self, session: &mut LockSession, mut tenure: Tenure) -> Result<Infallible, ElectionError> {
+        let collector = self.elector.collector.clone();
+        let began = BootInstant::now();
+        let prepared = self.meanwhile(&mut tenure, session.claim(), collector.prepare(session)).await?;
+        prepared.map_err(|error| self.elector.failed(error, began))?;
         // A new term refreshes at once, whatever the cadence of an earlier one was.
         let mut tick = Instant::now();
-        let mut watched_again = false;
         loop {
+            self.elector.liveness.tick(self.allowance);
             tokio::select! {
-                () = sleep_until(tick) => {}
-                () = self.sentinel.ended() => {
-                    self.elector.liveness.tick(self.allowance);
-                    self.elector.prove(session).await?;
-                    // A server that stops ends its sessions one after another, and the lock session may have
-                    // answered just before its turn. No server opens a session after that, so a second proof
-                    // decides. Once for each refresh: what keeps ending the sentinel keeps nobody busy.
-                    if !std::mem::replace(&mut watched_again, true) {
-                        self.sentinel.open(&self.elector.database).await;
-                        self.elector.prove(session).await?;
-                    }
-                    continue;
+                event = tenure.next() => match event {
+                    Event::ProofDue => tenure.beat(session.prove()).await?,
+                    Event::Opened => self.waited(session.claim()),
+                },
+                () = sleep_until(tick) => {
+                    let rendered = self.refresh(&mut tenure, session).await?;
+                    tick += self.publish(rendered, tick, &tenure, session.claim());
                 }
             }
-            self.elector.liveness.tick(self.allowance);
-            watched_again = false;
-            // Before the refresh: that proves the lock session to be as young as the sentinel's, so that
-            // no restart can have come between them.
-            if !self.sentinel.is_open() {
-                self.sentinel.open(&self.elector.database).await;
+        }
+    }
+
+    #[tracing::instrument(name = "refresh", skip_all, fields(term = %session.term()))]
+    async fn refresh(&mut self, tenure: &mut Tenure, session: &mut LockSession) -> Result<Rendered, ElectionError> {
+        let collector = self.elector.collector.clone();
+        let began = BootInstant::now();
+        let snapshot = self.meanwhile(tenure, session.claim(), collector.refresh(session)).await?;
+        let snapshot = snapshot.map_err(|error| self.elector.failed(error, began))?;
+        self.elector.metrics.refresh_succeeded(&snapshot);
+        // Tens of milliseconds for 10,000 queues: the other worker answers scrapes meanwhile.
+        let rendered = block_in_place(|| Rendered::new(&snapshot, self.elector.settings.collection_interval));
+        // A refresh that began within the lease may end beyond it, when the process was stopped.
+        tenure.check()?;
+        Ok(rendered)
+    }
+
+    /// Waits for `busy`, which occupies the lock session. Proofs come from another connection meanwhile.
+    async fn meanwhile<T>(
+        &mut self,
+        tenure: &mut Tenure,
+        claim: Claim,
+        busy: impl Future<Output = T>,
+    ) -> Result<T, ElectionError> {
+        let mut busy = pin!(busy);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut busy => return Ok(done),
+                event = tenure.next() => match event {
+                    Event::ProofDue => tenure.beat(claim.prove_from(&self.elector.database)).await?,
+                    Event::Opened => self.waited(claim),
+                },
             }
-            let rendered = self.elector.refresh(session).await?;
-            tick += self.publish(rendered, tick);
+        }
+    }
+
+    /// The take-over wait is over.
+    fn waited(&mut self, claim: Claim) {
+        if self.state.waited() {
+            self.exports(claim);
         }
     }
 
     /// Publishes the refresh that was due at `tick`. Returns the time from `tick` to the next one.
-    fn publish(&mut self, rendered: Rendered, tick: Instant) -> Duration {
+    fn publish(&mut self, rendered: Rendered, tick: Instant, tenure: &Tenure, claim: Claim) -> Duration {
         let cadence = self.elector.cadence();
         let skipped = cadence.skipped(tick.elapsed());
         if skipped > 0 {
@@ -222,13 +318,19 @@ impl Campaign {
                 "the number of queues beyond telemetry.metrics.max_queues has changed"
             );
         }
-        let fence = rendered.sent_at + cadence.validity(skipped);
-        self.elector.publication.publish(rendered, fence);
+        let expires = self.elector.timing.snapshot_expiry(rendered.sent_at);
+        self.elector.publication.publish(rendered, tenure.lease(), expires);
         self.failures = 0;
         if self.state.refreshed() {
-            self.elector.announce(self.state);
+            self.exports(claim);
         }
         cadence.until_next(skipped)
+    }
+
+    /// The gauges are out, for the first time of the term.
+    fn exports(&self, claim: Claim) {
+        tracing::info!(term = %claim.term, system_identifier = claim.system_identifier, "queue state is exported");
+        self.elector.announce(self.state, Some(claim.system_identifier));
     }
 
     /// The one way out of a term: withdraw first, then free the lock.
@@ -237,13 +339,10 @@ impl Campaign {
             Some(_) => self.elector.publication.withdraw_failed(),
             None => self.elector.publication.withdraw(),
         }
-        let (term, role) = (session.term(), self.state.role());
+        let term = session.term();
         self.state.withdrawn();
-        if self.state.role() != role {
-            self.elector.announce(self.state);
-        }
+        self.elector.announce(self.state, None);
         session.release().await;
-        self.sentinel.close().await;
         self.state.released();
         match failure {
             None => tracing::info!(%term, reason = "stopping", "queue state metrics collector leadership released"),
@@ -269,27 +368,8 @@ impl Campaign {
 }
 
 impl Elector {
-    #[tracing::instrument(name = "attempt", skip_all)]
-    async fn attempt(&self) -> Result<Attempt, AttemptError> {
-        LockSession::attempt(&self.database, self.settings.lock_key, self.settings.refresh_timeout).await
-    }
-
-    async fn prepare(&self, session: &mut LockSession) -> Result<(), ElectionError> {
-        let began = BootInstant::now();
-        self.collector.prepare(session).await.map_err(|error| self.failed(error, began))
-    }
-
-    #[tracing::instrument(name = "refresh", skip_all, fields(term = %session.term()))]
-    async fn refresh(&self, session: &mut LockSession) -> Result<Rendered, ElectionError> {
-        let began = BootInstant::now();
-        let snapshot = self.collector.refresh(session).await.map_err(|error| self.failed(error, began))?;
-        self.metrics.refresh_succeeded(&snapshot);
-        // Tens of milliseconds for 10,000 queues: the other worker answers scrapes meanwhile.
-        Ok(block_in_place(|| Rendered::new(&snapshot, self.settings.collection_interval)))
-    }
-
     const fn cadence(&self) -> Cadence {
-        Cadence { interval: self.settings.collection_interval, refresh_timeout: self.settings.refresh_timeout }
+        Cadence { interval: self.settings.collection_interval }
     }
 
     fn failed(&self, error: CollectError, began: BootInstant) -> ElectionError {
@@ -297,17 +377,24 @@ impl Elector {
         error.into()
     }
 
-    /// Proves that the lock session lives.
-    async fn prove(&self, session: &mut LockSession) -> Result<(), ElectionError> {
-        match timeout(self.settings.refresh_timeout, session.ping()).await {
-            Ok(answer) => answer.map_err(ElectionError::Session),
-            Err(_) => Err(ElectionError::Session(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))),
-        }
+    /// Tells the role and the term that come with `state`.
+    fn announce(&self, state: State, system_identifier: Option<u64>) {
+        self.status.send_modify(|status| {
+            if status.role != state.role() {
+                status.since = SystemTime::now();
+            }
+            status.role = state.role();
+            status.term = state.term();
+            status.system_identifier = system_identifier;
+            self.metrics.role(status);
+        });
     }
 
-    fn announce(&self, state: State) {
-        let status = Status { role: state.role(), term: state.term(), since: SystemTime::now() };
-        self.metrics.role(&status);
-        self.status.send_replace(status);
+    /// Tells why the database server is refused, or that it is not.
+    fn refusal(&self, reason: Option<&'static str>) {
+        let changed = self.status.send_if_modified(|status| std::mem::replace(&mut status.refusal, reason) != reason);
+        if changed {
+            self.metrics.refusal(reason);
+        }
     }
 }

@@ -4,11 +4,16 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
+use sqlx::postgres::types::Oid;
 use sqlx::{Connection, PgConnection, Postgres, Row};
 use tokio::time::timeout;
 
 use super::Term;
-use crate::config::LockKey;
+use super::advert::Advert;
+use super::limits::{self, LimitError, Limits};
+use super::proof::{Backend, Claim, ProofError};
+use crate::clock::BootInstant;
+use crate::config::{CollectorSettings, LockKey};
 use crate::database::{Database, DatabaseError};
 
 /// How long closing the lock session may take before its socket is dropped instead.
@@ -20,9 +25,18 @@ const TRY_LOCK: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_t
 
 /// A term that grows with every acquisition. The emitted message makes the transaction write, so that the
 /// xid is durable: an xid alone repeats after an immediate shutdown.
-const TAKE_TERM: &str = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8, \
-     pg_current_xact_id()::text::int8, \
-     pg_logical_emit_message(true, 'retsu-collector', 'term')::text";
+const TAKE_TERM: &str = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 AS timeline,
+       pg_current_xact_id()::text::int8 AS number,
+       pg_logical_emit_message(true, 'retsu-collector', 'term')::text,
+       (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
+       pg_backend_pid() AS pid,
+       (SELECT (extract(epoch FROM backend_start) * 1000000)::int8
+        FROM pg_stat_get_activity(pg_backend_pid())) AS started";
+
+/// The session that holds the lock, when there is one.
+const HOLDER: &str = "SELECT pid, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND classid = $1 AND objid = $2 AND objsubid = 2 AND granted AND mode = 'ExclusiveLock'
+  AND database = datid AND datname = current_database()";
 
 /// Why an attempt at the lock failed. None of them leaves a lock behind.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +55,42 @@ pub enum AttemptError {
     /// The statements took longer than the attempt may.
     #[error("the database did not answer the attempt at the advisory lock within {0:?}")]
     Timeout(Duration),
+    /// The server, or the way to it, cannot be led on.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Why a server, or the way to it, is refused: nothing was taken from it.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
     /// The server is a hot standby.
     #[error("the database server is a hot standby (pg_is_in_recovery() is true), where a lock decides nothing")]
-    InRecovery,
+    HotStandby,
+    /// The server does not let go of a dead holder in bounded time.
+    #[error(transparent)]
+    Limit(LimitError),
+    /// The role may not connect to the database.
+    #[error("the role may not use the database: {0}")]
+    Privilege(String),
+}
+
+impl Refusal {
+    /// A stable name for logs, metrics and `/leader`.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::HotStandby => "hot_standby",
+            Self::Limit(_) => "limit_not_carried",
+            Self::Privilege(_) => "insufficient_privilege",
+        }
+    }
+
+    /// Whether the cause is in the configuration of this program or of the server, which a restart of this
+    /// process does not cure.
+    #[must_use]
+    pub const fn is_configuration(&self) -> bool {
+        !matches!(self, Self::HotStandby)
+    }
 }
 
 /// The outcome of one attempt.
@@ -52,18 +99,27 @@ pub enum Attempt {
     /// The lock is ours, and this session holds it.
     Granted(LockSession),
     /// Another session holds the lock; our connection is back in the pool.
-    Held,
+    Held {
+        /// The holder; `None` when it has gone since.
+        holder: Option<Holder>,
+        /// After the answer came.
+        seen_at: BootInstant,
+    },
 }
 
-/// A connection on which the lock may have been taken, from just before the attempt on. However it is
-/// dropped (cancelled, timed out, failed), it is closed and never returned to the pool.
+/// A connection that nobody else may get as it is: the lock may have been taken on it, or a statement may be under
+/// way. However it is dropped (cancelled, timed out, failed), it is closed and never returned to the pool.
 #[derive(Debug)]
-struct Candidate(Option<PoolConnection<Postgres>>);
+pub(super) struct Candidate(Option<PoolConnection<Postgres>>);
 
 impl Candidate {
+    pub(super) const fn new(connection: PoolConnection<Postgres>) -> Self {
+        Self(Some(connection))
+    }
+
     /// Ends the guard: the connection is the caller's to give back or to close.
     #[expect(clippy::expect_used, reason = "only here is the connection taken out, and that consumes the guard")]
-    fn into_inner(mut self) -> PoolConnection<Postgres> {
+    pub(super) fn into_inner(mut self) -> PoolConnection<Postgres> {
         self.0.take().expect("a candidate has its connection until it is consumed")
     }
 }
@@ -97,47 +153,117 @@ impl Drop for Candidate {
 #[derive(Debug)]
 pub struct LockSession {
     session: Candidate,
-    term: Term,
+    claim: Claim,
+    /// Before the lock was asked for: the instant of the first proof.
+    asked_at: BootInstant,
+    /// After the grant was received: the take-over wait counts from here.
+    granted_at: BootInstant,
+}
+
+/// A session that holds the lock, as its rivals see it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Holder {
+    /// Process id of its backend.
+    pub pid: i32,
+    /// What it says of itself; `None` when it is none of ours.
+    pub advert: Option<Advert>,
+}
+
+/// What every attempt of a replica has in common.
+#[derive(Clone, Debug)]
+pub struct Candidacy {
+    key: LockKey,
+    limits: Limits,
+    /// Its fence and its name, as others see them.
+    advert: Advert,
+    /// Limit of the statements of an attempt.
+    limit: Duration,
+}
+
+impl Candidacy {
+    /// The candidacy of the replica `identity` with `settings`.
+    #[must_use]
+    pub fn new(settings: &CollectorSettings, identity: &str) -> Self {
+        Self {
+            key: settings.lock_key,
+            limits: Limits::new(settings),
+            advert: Advert::new(settings.lease.fence, None, identity),
+            limit: settings.refresh_timeout,
+        }
+    }
 }
 
 impl LockSession {
-    /// Tries the lock `key` once, without waiting for it, within `limit` after a connection is there.
+    /// Tries the lock once, without waiting for it.
     ///
     /// Dropping the returned future at any point leaves no lock behind and no locked connection in the pool.
     ///
     /// # Errors
     ///
     /// See [`AttemptError`].
-    pub async fn attempt(database: &Database, key: LockKey, limit: Duration) -> Result<Attempt, AttemptError> {
-        let candidate = Candidate(Some(database.acquire().await?));
-        timeout(limit, Self::attempt_on(candidate, key)).await.map_err(|_| AttemptError::Timeout(limit))?
+    pub async fn attempt(database: &Database, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
+        let connection = database.acquire().await.map_err(privilege)?;
+        let attempt = Self::attempt_on(Candidate::new(connection), candidacy);
+        timeout(candidacy.limit, attempt).await.map_err(|_| AttemptError::Timeout(candidacy.limit))?
     }
 
-    async fn attempt_on(mut session: Candidate, key: LockKey) -> Result<Attempt, AttemptError> {
+    async fn attempt_on(mut session: Candidate, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
+        let Candidacy { key, limits, advert, .. } = candidacy;
+        // In statements of their own: in one with the lock an error would keep the lock and lose the setting.
+        limits.set(&mut session, &advert.to_string()).await.map_err(|error| match error {
+            LimitError::Statement(error) => AttemptError::Statement { what: "setting the session's limits", error },
+            error => Refusal::Limit(error).into(),
+        })?;
+        let asked_at = BootInstant::now();
         let granted: Option<bool> = sqlx::query_scalar(TRY_LOCK)
             .bind(key.0)
             .bind(key.1)
             .fetch_one(&mut *session)
             .await
             .map_err(|error| AttemptError::Statement { what: "trying the advisory lock", error })?;
+        let granted_at = BootInstant::now();
         match granted {
             Some(true) => {
-                let term = take_term(&mut session).await?;
-                Ok(Attempt::Granted(Self { session, term }))
+                let claim = claim(&mut session, *key, advert).await?;
+                Ok(Attempt::Granted(Self { session, claim, asked_at, granted_at }))
             }
             Some(false) => {
-                // Known to hold nothing: others may borrow it again.
+                let failed = |what| move |error| AttemptError::Statement { what, error };
+                let holder = holder(&mut session, *key).await.map_err(failed("looking at the holder"))?;
+                let seen_at = BootInstant::now();
+                Limits::reset(&mut session).await.map_err(failed("resetting the session's limits"))?;
+                // Known to hold nothing and to be as it was: others may borrow it again.
                 drop(session.into_inner());
-                Ok(Attempt::Held)
+                Ok(Attempt::Held { holder, seen_at })
             }
-            None => Err(AttemptError::InRecovery),
+            None => Err(Refusal::HotStandby.into()),
         }
     }
 
     /// The term that began with this session.
     #[must_use]
     pub const fn term(&self) -> Term {
-        self.term
+        self.claim.term
+    }
+
+    /// What the term is proved by.
+    pub(super) const fn claim(&self) -> Claim {
+        self.claim
+    }
+
+    /// The instant of the first proof, the grant itself.
+    pub(super) const fn asked_at(&self) -> BootInstant {
+        self.asked_at
+    }
+
+    /// The instant from which the take-over wait counts.
+    pub(super) const fn granted_at(&self) -> BootInstant {
+        self.granted_at
+    }
+
+    /// Proves that this session still holds the lock, on the server that granted it.
+    pub(super) async fn prove(&mut self) -> Result<(), ProofError> {
+        self.claim.prove_on(&mut self.session).await
     }
 
     /// Closes the session, which frees the lock, and waits for the close. A server that does not take part
@@ -166,14 +292,45 @@ impl DerefMut for LockSession {
     }
 }
 
-async fn take_term(session: &mut PgConnection) -> Result<Term, AttemptError> {
+/// Takes a term on a session that has just been granted the lock, and advertises it.
+async fn claim(session: &mut PgConnection, key: LockKey, advert: &Advert) -> Result<Claim, AttemptError> {
     let failed = |error| AttemptError::Statement { what: "taking a term", error };
     // A synchronous standby that is away must not keep a new leader waiting: a promotion starts a new
     // timeline, so the number need not survive one.
     sqlx::query("SET synchronous_commit TO local").execute(&mut *session).await.map_err(failed)?;
-    let row = sqlx::query(TAKE_TERM).fetch_one(session).await.map_err(failed)?;
-    let timeline: i64 = row.try_get(0).map_err(failed)?;
-    let number: i64 = row.try_get(1).map_err(failed)?;
+    let row = sqlx::query(TAKE_TERM).fetch_one(&mut *session).await.map_err(failed)?;
+    let (timeline, number): (i64, i64) =
+        (row.try_get("timeline").map_err(failed)?, row.try_get("number").map_err(failed)?);
     let out_of_range = |error: std::num::TryFromIntError| failed(sqlx::Error::Decode(error.into()));
-    Ok(Term { timeline: timeline.try_into().map_err(out_of_range)?, number: number.try_into().map_err(out_of_range)? })
+    let term =
+        Term { timeline: timeline.try_into().map_err(out_of_range)?, number: number.try_into().map_err(out_of_range)? };
+    let backend =
+        Backend { pid: row.try_get("pid").map_err(failed)?, started: row.try_get("started").map_err(failed)? };
+    let system: i64 = row.try_get("system_identifier").map_err(failed)?;
+    limits::rename(session, &Advert::new(advert.fence(), Some(term), advert.identity()).to_string())
+        .await
+        .map_err(failed)?;
+    Ok(Claim { key, backend, system_identifier: system.cast_unsigned(), term })
+}
+
+async fn holder(session: &mut PgConnection, key: LockKey) -> Result<Option<Holder>, sqlx::Error> {
+    let holder: Option<(i32, String)> = sqlx::query_as(HOLDER)
+        .bind(Oid(key.0.cast_unsigned()))
+        .bind(Oid(key.1.cast_unsigned()))
+        .fetch_optional(session)
+        .await?;
+    Ok(holder.map(|(pid, name)| Holder { pid, advert: Advert::parse(&name) }))
+}
+
+/// A role that may not connect is refused by the server for as long as nobody grants it that.
+fn privilege(error: DatabaseError) -> AttemptError {
+    const INSUFFICIENT_PRIVILEGE: &str = "42501";
+    match &error {
+        DatabaseError::Connect(sqlx::Error::Database(database))
+            if database.code().as_deref() == Some(INSUFFICIENT_PRIVILEGE) =>
+        {
+            Refusal::Privilege(database.message().to_owned()).into()
+        }
+        _ => error.into(),
+    }
 }

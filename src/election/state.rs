@@ -16,7 +16,14 @@ pub enum State {
     /// An attempt is under way; the lock may or may not be ours.
     Attempting,
     /// Holds the lock, exports nothing yet.
-    Preparing(Term),
+    Preparing {
+        /// The term that began with the grant.
+        term: Term,
+        /// Whether the take-over wait is over.
+        waited: bool,
+        /// Whether a refresh has succeeded.
+        refreshed: bool,
+    },
     /// Holds the lock and exports state gauges.
     Leading(Term),
     /// Has withdrawn its gauges; the lock session is being closed.
@@ -45,22 +52,31 @@ impl State {
     /// The lock is ours.
     pub fn granted(&mut self, term: Term) {
         assert!(matches!(self, Self::Attempting), "granted from {self:?}");
-        *self = Self::Preparing(term);
+        *self = Self::Preparing { term, waited: false, refreshed: false };
     }
 
-    /// A refresh succeeded. Returns whether it was the first of the term, after which the gauges are out.
+    /// The take-over wait is over. Returns whether the gauges are out now.
+    pub fn waited(&mut self) -> bool {
+        let Self::Preparing { term, waited: false, refreshed } = *self else {
+            unreachable!("waited from {self:?}");
+        };
+        *self = if refreshed { Self::Leading(term) } else { Self::Preparing { term, waited: true, refreshed } };
+        refreshed
+    }
+
+    /// A refresh succeeded. Returns whether the gauges are out now, and were not before.
     pub fn refreshed(&mut self) -> bool {
-        let Self::Preparing(term) = *self else {
+        let Self::Preparing { term, waited, .. } = *self else {
             assert!(matches!(self, Self::Leading(_)), "refreshed from {self:?}");
             return false;
         };
-        *self = Self::Leading(term);
-        true
+        *self = if waited { Self::Leading(term) } else { Self::Preparing { term, waited, refreshed: true } };
+        waited
     }
 
     /// The gauges are withdrawn, for whatever reason.
     pub fn withdrawn(&mut self) {
-        let (Self::Preparing(term) | Self::Leading(term)) = *self else {
+        let (Self::Preparing { term, .. } | Self::Leading(term)) = *self else {
             unreachable!("withdrawn from {self:?}");
         };
         *self = Self::Leaving(term);
@@ -77,7 +93,7 @@ impl State {
     pub const fn role(self) -> Role {
         match self {
             Self::Leading(_) => Role::Leader,
-            Self::Standby | Self::Attempting | Self::Preparing(_) | Self::Leaving(_) => Role::Standby,
+            Self::Standby | Self::Attempting | Self::Preparing { .. } | Self::Leaving(_) => Role::Standby,
         }
     }
 
@@ -85,7 +101,7 @@ impl State {
     #[must_use]
     pub const fn term(self) -> Option<Term> {
         match self {
-            Self::Preparing(term) | Self::Leading(term) => Some(term),
+            Self::Preparing { term, .. } | Self::Leading(term) => Some(term),
             Self::Standby | Self::Attempting | Self::Leaving(_) => None,
         }
     }
@@ -123,34 +139,37 @@ mod tests {
 
     const TERM: Term = Term { timeline: 1, number: 7 };
 
+    const fn preparing(waited: bool, refreshed: bool) -> State {
+        State::Preparing { term: TERM, waited, refreshed }
+    }
+
     #[test]
-    fn leads_only_between_the_first_refresh_and_the_withdrawal() {
-        let mut state = State::starting();
-        let mut roles = vec![state.role()];
-        state.attempt();
-        roles.push(state.role());
-        state.granted(TERM);
-        roles.push(state.role());
-        assert!(state.refreshed(), "the first refresh of a term");
-        roles.push(state.role());
-        assert!(!state.refreshed(), "a later refresh");
-        assert_eq!(state.term(), Some(TERM));
-        state.withdrawn();
-        roles.push(state.role());
-        assert_eq!(state.term(), None);
-        state.released();
-        assert_eq!(state, State::Standby);
-        use Role::{Leader, Standby};
-        assert_eq!(roles, [Standby, Standby, Standby, Leader, Standby]);
+    fn leads_from_the_end_of_the_wait_and_the_first_refresh_whichever_is_later_until_the_withdrawal() {
+        for wait_first in [true, false] {
+            let mut state = State::starting();
+            state.attempt();
+            state.granted(TERM);
+            assert_eq!((state.role(), state.term()), (Role::Standby, Some(TERM)));
+            assert!(!if wait_first { state.waited() } else { state.refreshed() });
+            assert_eq!(state.role(), Role::Standby);
+            assert!(if wait_first { state.refreshed() } else { state.waited() });
+            assert_eq!((state.role(), state.term()), (Role::Leader, Some(TERM)));
+            assert!(!state.refreshed(), "a later refresh");
+            state.withdrawn();
+            assert_eq!((state.role(), state.term()), (Role::Standby, None));
+            state.released();
+            assert_eq!(state, State::Standby);
+        }
     }
 
     #[test]
     fn every_transition_that_the_diagram_lacks_is_refused() {
         type Transition = (&'static str, fn(&mut State));
-        let transitions: [Transition; 6] = [
+        let transitions: [Transition; 7] = [
             ("attempt", State::attempt),
             ("rejected", State::rejected),
             ("granted", |state| state.granted(TERM)),
+            ("waited", |state| _ = state.waited()),
             ("refreshed", |state| _ = state.refreshed()),
             ("withdrawn", State::withdrawn),
             ("released", State::released),
@@ -158,7 +177,9 @@ mod tests {
         let allowed = [
             (State::Standby, vec!["attempt"]),
             (State::Attempting, vec!["rejected", "granted"]),
-            (State::Preparing(TERM), vec!["refreshed", "withdrawn"]),
+            (preparing(false, false), vec!["waited", "refreshed", "withdrawn"]),
+            (preparing(false, true), vec!["waited", "refreshed", "withdrawn"]),
+            (preparing(true, false), vec!["refreshed", "withdrawn"]),
             (State::Leading(TERM), vec!["refreshed", "withdrawn"]),
             (State::Leaving(TERM), vec!["released"]),
         ];

@@ -33,22 +33,26 @@ pub enum Role {
     Leader,
 }
 
-/// The present role, published on a watch channel at every change.
+/// What this process is in the election, published on a watch channel at every change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Status {
     /// The role.
     pub role: Role,
-    /// The term that this process holds or, on a standby, `None`.
+    /// The term that this process holds, with or without exporting yet; `None` when it holds none.
     pub term: Option<Term>,
+    /// The system identifier of the server that granted the term.
+    pub system_identifier: Option<u64>,
     /// When the role was taken, by the wall clock.
     pub since: SystemTime,
+    /// Why the database server is refused, as a stable name; `None` when it is not.
+    pub refusal: Option<&'static str>,
 }
 
 impl Status {
     /// A process that has just started.
     #[must_use]
     pub fn starting() -> Self {
-        Self { role: Role::Standby, term: None, since: SystemTime::now() }
+        Self { role: Role::Standby, term: None, system_identifier: None, since: SystemTime::now(), refusal: None }
     }
 }
 

@@ -18,7 +18,7 @@ use super::rendered::cadence;
 use super::state::unix_seconds;
 use crate::collection::Snapshot;
 use crate::config::LockKey;
-use crate::election::{Role, Status};
+use crate::election::{Fault, Role, Status};
 
 const DURATION_BUCKETS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
 
@@ -36,10 +36,12 @@ pub enum AttemptOutcome {
     Held,
     /// The database gave no answer or an error.
     Failed,
+    /// The server, or the way to it, cannot be led on.
+    Refused,
 }
 
 impl AttemptOutcome {
-    const ALL: [Self; 3] = [Self::Acquired, Self::Held, Self::Failed];
+    const ALL: [Self; 4] = [Self::Acquired, Self::Held, Self::Failed, Self::Refused];
 
     /// The value of the label `outcome`.
     #[must_use]
@@ -48,6 +50,7 @@ impl AttemptOutcome {
             Self::Acquired => "acquired",
             Self::Held => "held",
             Self::Failed => "failed",
+            Self::Refused => "refused",
         }
     }
 }
@@ -103,6 +106,8 @@ pub struct Metrics {
     transitions: IntCounterVec,
     term: IntGaugeVec,
     term_timeline: IntGaugeVec,
+    term_info: IntGaugeVec,
+    refusal: IntGaugeVec,
     last_refresh: GaugeVec,
     refresh_failures: IntCounterVec,
     refreshes_skipped: IntCounter,
@@ -122,14 +127,15 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a process that refreshes every `interval`, competes for `lock_key` and asks `pool` for
-    /// the state of its pool at every answer; `pool` must not block.
+    /// Metrics of a process that refreshes every `interval`, competes for `lock_key`, declares `bounds` and asks
+    /// `pool` for the state of its pool at every answer; `pool` must not block.
     ///
     /// # Errors
     /// Only when a constant of this module is no valid name.
     pub fn new(
         interval: Duration,
         lock_key: LockKey,
+        bounds: impl IntoIterator<Item = (Fault, Duration)>,
         pool: impl Fn() -> PoolState + Send + Sync + 'static,
     ) -> Result<Self, MetricsError> {
         let own = Registry::new();
@@ -142,6 +148,18 @@ impl Metrics {
             gauges(&own, "lock_info", "The advisory lock that decides who leads, always 1.", &["classid", "objid"])?;
         lock.with_label_values(&[lock_key.0.to_string(), lock_key.1.to_string()]).set(1);
 
+        let declared = GaugeVec::new(
+            own_name(
+                "failover_bound_seconds",
+                "Longest time from a fault to the first gauges of the next leader while refreshes are quick, by fault; \
+                 computed from the settings.",
+            ),
+            &["fault"],
+        )?;
+        let declared = register(&own, declared)?;
+        for (fault, bound) in bounds {
+            declared.with_label_values(&[fault.label()]).set(bound.as_secs_f64());
+        }
         let last_refresh = GaugeVec::new(
             own_name(
                 "last_refresh_timestamp_seconds",
@@ -187,6 +205,18 @@ impl Metrics {
                 "term_timeline",
                 "Timeline of the term that this process holds; absent on a standby.",
                 &[],
+            )?,
+            term_info: gauges(
+                &own,
+                "term_info",
+                "The server that the term of this process is proved on, always 1; absent on a standby.",
+                &["system_identifier", "timeline"],
+            )?,
+            refusal: gauges(
+                &own,
+                "election_refusal_info",
+                "Why the last attempt to take the advisory lock was refused, always 1; absent when it was not.",
+                &["reason"],
             )?,
             refresh_failures: counters(
                 &own,
@@ -258,6 +288,10 @@ impl Metrics {
             self.transitions.with_label_values(&[role_label(status.role)]).inc();
         }
         self.leader.set(leads);
+        self.term_info.reset();
+        if let (Some(term), Some(system_identifier)) = (status.term, status.system_identifier) {
+            self.term_info.with_label_values(&[system_identifier.to_string(), term.timeline.to_string()]).set(1);
+        }
         match status.term {
             Some(term) => {
                 self.term.with_label_values::<&str>(&[]).set(i64::try_from(term.number).unwrap_or(i64::MAX));
@@ -267,6 +301,14 @@ impl Metrics {
                 self.term.reset();
                 self.term_timeline.reset();
             }
+        }
+    }
+
+    /// The last attempt was refused for `reason`, or was not.
+    pub fn refusal(&self, reason: Option<&'static str>) {
+        self.refusal.reset();
+        if let Some(reason) = reason {
+            self.refusal.with_label_values(&[reason]).set(1);
         }
     }
 

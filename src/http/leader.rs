@@ -13,9 +13,13 @@ use crate::election::{Role, Status, Term};
 pub(super) struct LeaderAnswer<'a> {
     role: Role,
     term: Option<Term>,
+    /// Text: JSON readers round numbers of that size.
+    system_identifier: Option<String>,
     since: Option<String>,
     fence: Option<Fence>,
     identity: &'a str,
+    /// Why the database server is refused.
+    refusal: Option<&'static str>,
 }
 
 /// The instant after which this process exports nothing unless it proves its lease again.
@@ -39,9 +43,11 @@ impl<'a> LeaderAnswer<'a> {
         Self {
             role: status.role,
             term: status.term,
+            system_identifier: status.system_identifier.map(|identifier| identifier.to_string()),
             since: rfc3339(status.since),
             fence: fence.and_then(|fence| Fence::after(fence.saturating_since(now), wall)),
             identity,
+            refusal: status.refusal,
         }
     }
 }
@@ -78,28 +84,31 @@ mod tests {
         let status = Status {
             role: Role::Leader,
             term: Some(Term { timeline: 2, number: 731 }),
+            system_identifier: Some(u64::MAX),
             since: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+            refusal: None,
         };
         let fence = BootInstant::BOOT + Duration::from_millis(102_500);
         assert_eq!(
             json(&status, Some(fence)),
-            r#"{"role":"leader","term":{"timeline":2,"number":731},"since":"2023-11-14T22:13:20.000Z","fence":{"seconds":2.5,"time":"2023-11-14T22:13:22.750Z"},"identity":"collector-0"}"#
+            r#"{"role":"leader","term":{"timeline":2,"number":731},"system_identifier":"18446744073709551615","since":"2023-11-14T22:13:20.000Z","fence":{"seconds":2.5,"time":"2023-11-14T22:13:22.750Z"},"identity":"collector-0","refusal":null}"#
         );
     }
 
     #[test]
-    fn a_standby_has_neither() {
-        let status = Status { role: Role::Standby, term: None, since: SystemTime::UNIX_EPOCH };
+    fn a_standby_has_neither_and_says_why_its_server_is_refused() {
+        let refusal = Some("hot_standby");
+        let status = Status { since: SystemTime::UNIX_EPOCH, refusal, ..Status::starting() };
         assert_eq!(
             json(&status, None),
-            r#"{"role":"standby","term":null,"since":"1970-01-01T00:00:00.000Z","fence":null,"identity":"collector-0"}"#
+            r#"{"role":"standby","term":null,"system_identifier":null,"since":"1970-01-01T00:00:00.000Z","fence":null,"identity":"collector-0","refusal":"hot_standby"}"#
         );
     }
 
     #[test]
     fn times_that_no_date_can_say_are_left_out() {
         let before_epoch = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
-        let status = Status { role: Role::Leader, term: None, since: before_epoch };
+        let status = Status { since: before_epoch, ..Status::starting() };
         let answer = json(&status, Some(BootInstant::from_nanos(u64::MAX)));
         assert!(answer.contains(r#""since":null"#), "{answer}");
         assert_eq!(rfc3339(SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_800)), None);

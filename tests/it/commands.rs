@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use sqlx::AssertSqlSafe;
 
-use crate::support::{Database, EXECUTABLE, database};
+use crate::support::{Collector, Database, EXECUTABLE, database};
 
 const SECRET: &str = "tops3cret";
 
@@ -146,4 +146,140 @@ async fn schema_leaves_tables_of_another_shape_alone_and_fails() {
 fn version_tells_the_package_and_the_commit() {
     let (version, _) = said(&mut program(&["version"]), 0);
     assert_eq!(version, format!("retsu-collector {} ({})\n", env!("CARGO_PKG_VERSION"), retsu_collector::COMMIT));
+}
+
+/// A server that nobody may ask; how often it was asked.
+struct Untouched(std::net::TcpListener);
+
+impl Untouched {
+    fn listen() -> Self {
+        let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Self(listener)
+    }
+
+    /// `run` on this server, with what the environment is to say besides.
+    fn run(&self, environment: &[(&str, &str)]) -> Command {
+        let mut command = program(&["run"]);
+        let url = format!("postgres://u:{SECRET}@{}/d", self.0.local_addr().unwrap());
+        command.env("RETSU_DATABASE__URL", url).env("RETSU_WORKER__MANAGEMENT__PORT", "0");
+        command.envs(environment.iter().copied());
+        command
+    }
+
+    fn assert_untouched(&self, case: &str) {
+        let error = self.0.accept().expect_err(case);
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{case}");
+    }
+}
+
+fn variable(key: &str) -> String {
+    format!("RETSU_WORKER__QUEUE__STATE_METRICS_COLLECTOR__{}", key.to_uppercase().replace('.', "__"))
+}
+
+const SPANS_OF_THE_LEASE: [&str; 5] = [
+    "lease.heartbeat_interval_seconds",
+    "lease.heartbeat_timeout_seconds",
+    "lease.fence_seconds",
+    "lease.idle_session_timeout_seconds",
+    "lease.tcp_user_timeout_seconds",
+];
+
+#[test]
+fn a_key_of_the_lease_that_is_no_sensible_value_is_refused_before_anything_is_taken() {
+    let server = Untouched::listen();
+    let senseless = ["0", "-1", "1e300", "86401", "NaN", "inf", "-inf", "soon", "1s", "", "0x1"];
+    let spans = SPANS_OF_THE_LEASE.into_iter().flat_map(|key| senseless.map(|value| (key, value)));
+    let drifts = ["-1", "100001", "0.5", "NaN", "inf", "1%", "", "1e3"].map(|value| ("lease.clock_drift_ppm", value));
+    for (key, value) in spans.chain(drifts) {
+        let (stdout, stderr) = said(&mut server.run(&[(&variable(key), value)]), 2);
+        let path = format!("worker.queue.state_metrics_collector.{key} = \"{value}\" (environment {})", variable(key));
+        assert!(stderr.contains(&path), "{key}={value}: {stdout}{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        server.assert_untouched(key);
+    }
+}
+
+#[test]
+fn a_lease_that_does_not_hold_together_is_refused_before_anything_is_taken() {
+    let server = Untouched::listen();
+    for (key, value, blamed) in [
+        ("lease.fence_seconds", "2", "fence_seconds = 2"),
+        ("lease.fence_seconds", "86400", "fence_seconds = 86400"),
+        ("lease.idle_session_timeout_seconds", "3.003", "idle_session_timeout_seconds = 3.003"),
+        ("lease.tcp_user_timeout_seconds", "0.9", "tcp_user_timeout_seconds = 0.9"),
+        ("lease.tcp_user_timeout_seconds", "3.6", "idle_session_timeout_seconds = 4"),
+        ("lease.heartbeat_interval_seconds", "2", "fence_seconds = 3"),
+    ] {
+        for command in ["run", "check"] {
+            let mut program = if command == "run" { server.run(&[]) } else { program(&["check"]) };
+            let (stdout, stderr) = said(program.env("PGHOST", "db").env(variable(key), value), 2);
+            assert!(stderr.contains(blamed) && stderr.contains("value that passes is"), "{stderr}");
+            assert!(stdout.is_empty(), "{stdout}");
+        }
+        server.assert_untouched(key);
+    }
+}
+
+#[test]
+fn session_options_that_contradict_the_limits_are_refused_before_anything_is_taken() {
+    let server = Untouched::listen();
+    let url = format!("postgres://u:{SECRET}@{}/d", server.0.local_addr().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    std::fs::write(&file, format!("{url}?options=-cstatement_timeout%3D0")).unwrap();
+    let written = format!("{url}?options[tcp_keepalives_idle]=0");
+    for (environment, name) in [
+        ([("RETSU_DATABASE__URL", written.as_str()), ("PGUSER", "u")], "tcp_keepalives_idle"),
+        (
+            [("RETSU_DATABASE__URL", &url), ("PGOPTIONS", "--Client-Connection-Check-Interval=0")],
+            "client_connection_check_interval",
+        ),
+        ([("RETSU_DATABASE__URL", ""), ("RETSU_DATABASE__URL_FILE", file.to_str().unwrap())], "statement_timeout"),
+    ] {
+        let mut command = server.run(&environment);
+        if environment[0].1.is_empty() {
+            command.env_remove("RETSU_DATABASE__URL");
+        }
+        let (stdout, stderr) = said(&mut command, 2);
+        let said = format!("{stdout}{stderr}");
+        assert!(said.contains(&format!("the session option `{name}`, which contradicts the lease's limits")), "{said}");
+        assert!(!said.contains(SECRET), "{said}");
+        server.assert_untouched(name);
+    }
+}
+
+#[test]
+fn check_prints_the_declared_bound_and_stays_a_configuration() {
+    let retry = variable("leadership_retry_interval_seconds");
+    let (report, _) = said(program(&["check"]).env("PGHOST", "db").env(&retry, "2"), 0);
+    for line in ["#   network_cut                9.503    19.000", "#   server_restarted           5.503    12.500"] {
+        assert!(report.lines().any(|found| found == line), "{line:?} is not in\n{report}");
+    }
+    assert!(report.contains("restart delay of the platform"), "{report}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &report).unwrap();
+    let (again, _) = said(&mut program(&["check", "--config", file.path().to_str().unwrap()]), 0);
+    let values = |report: &str| -> Vec<String> {
+        report.lines().map(|line| line.split(" # ").next().unwrap_or(line).to_owned()).collect()
+    };
+    assert_eq!(values(&again), values(&report));
+}
+
+#[tokio::test]
+async fn the_declared_bound_is_logged_once_at_the_start_and_exported() {
+    let server = Untouched::listen();
+    let url = format!("postgres://u:{SECRET}@{}/d", server.0.local_addr().unwrap());
+    let collector = Collector::start(&url, |config| {
+        config.set("worker.queue.state_metrics_collector.leadership_retry_interval_seconds", 2);
+    });
+    let limit = std::time::Duration::from_secs(20);
+    collector.wait_for_log("declared bound", limit).await;
+    collector.wait_until_serving(limit).await;
+    let metrics = collector.metrics().await.unwrap();
+    for sample in ["{fault=\"host_lost\"} 9.503", "{fault=\"paused_in_refresh\"} 19.503"] {
+        assert!(metrics.contains(&format!("retsu_collector_failover_bound_seconds{sample}\n")), "{metrics}");
+    }
+    assert_eq!(collector.count_in_log("declared bound"), 1);
+    assert_eq!(collector.count_in_log("network_cut=9.503s"), 1);
 }

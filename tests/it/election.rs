@@ -10,7 +10,9 @@ use retsu_collector::config::{
     CollectorSettings, DatabaseSettings, DatabaseSource, LeaseSettings, LockKey, OnRefreshFailure,
 };
 use retsu_collector::database::Database;
-use retsu_collector::election::{Attempt, AttemptError, Elector, Liveness, LockSession, Status};
+use retsu_collector::election::{
+    Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, Refusal, Status, Timing, Unwitnessed,
+};
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, scrape};
 use sqlx::{PgPool, Row};
 use tokio::sync::watch;
@@ -29,14 +31,36 @@ fn open(url: &str) -> Database {
     .unwrap()
 }
 
+fn settings(refresh_timeout: Duration) -> CollectorSettings {
+    CollectorSettings {
+        collection_interval: Duration::from_millis(1),
+        leadership_retry_interval: Duration::from_millis(50),
+        refresh_timeout,
+        on_refresh_failure: OnRefreshFailure::Exit,
+        lock_key: LockKey::RETSU,
+        lease: LeaseSettings {
+            heartbeat_interval: Duration::from_secs(1),
+            heartbeat_timeout: Duration::from_secs(1),
+            fence: Duration::from_secs(3),
+            clock_drift_ppm: 1000,
+            idle_session_timeout: Duration::from_secs(4),
+            tcp_user_timeout: Duration::from_millis(2500),
+        },
+    }
+}
+
 async fn attempt(database: &Database) -> Result<Attempt, AttemptError> {
-    LockSession::attempt(database, LockKey::RETSU, LIMIT).await
+    attempt_within(database, LIMIT).await
+}
+
+async fn attempt_within(database: &Database, limit: Duration) -> Result<Attempt, AttemptError> {
+    LockSession::attempt(database, &Candidacy::new(&settings(limit), "candidate")).await
 }
 
 async fn granted(database: &Database) -> LockSession {
     match attempt(database).await.unwrap() {
         Attempt::Granted(session) => session,
-        Attempt::Held => panic!("the lock is held elsewhere"),
+        Attempt::Held { .. } => panic!("the lock is held elsewhere"),
     }
 }
 
@@ -82,7 +106,7 @@ async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
             }
             Ok(Ok(Attempt::Granted(session))) => session.release().await,
             // The one before it is still being closed.
-            Ok(Ok(Attempt::Held)) => {}
+            Ok(Ok(Attempt::Held { .. })) => {}
             Ok(Err(error)) => panic!("attempt {attempts}: {error}"),
         }
     }
@@ -97,7 +121,7 @@ async fn an_attempt_that_times_out_leaves_no_lock() {
     let (database, observer) = (open(&server.url()), server.pool().await);
     let mut timed_out = 0;
     for _ in 0..100 {
-        match LockSession::attempt(&database, LockKey::RETSU, Duration::ZERO).await {
+        match attempt_within(&database, Duration::ZERO).await {
             Err(AttemptError::Timeout(_)) => timed_out += 1,
             // A server that answers at once is faster than no time.
             Ok(_) => {}
@@ -143,7 +167,7 @@ async fn a_loser_gives_its_connection_back_and_uses_it_again() {
     let (leader, standby) = (open(&server.url()), open(&server.url()));
     let session = granted(&leader).await;
     for _ in 0..5 {
-        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held));
+        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held { .. }));
         eventually(LIMIT, "the connection is back", async || standby.pool().num_idle() == 1).await;
         assert_eq!(standby.pool().size(), 1);
     }
@@ -223,7 +247,7 @@ async fn a_hot_standby_is_refused_by_name() {
     std::fs::write(server.data_dir().join("standby.signal"), "").unwrap();
     server.start().await;
     let error = attempt(&open(&url)).await.unwrap_err();
-    assert!(matches!(error, AttemptError::InRecovery), "{error}");
+    assert!(matches!(error, AttemptError::Refused(Refusal::HotStandby)), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -234,31 +258,20 @@ async fn a_leader_tries_the_lock_once_and_never_again_in_a_thousand_ticks() {
     sqlx::query("ALTER SYSTEM SET log_statement = 'all'").execute(&observer).await.unwrap();
     server.restart_fast().await;
     let database = open(&url);
-    let settings = CollectorSettings {
-        collection_interval: Duration::from_millis(1),
-        leadership_retry_interval: Duration::from_millis(50),
-        refresh_timeout: LIMIT,
-        on_refresh_failure: OnRefreshFailure::Exit,
-        lock_key: LockKey::RETSU,
-        lease: LeaseSettings {
-            heartbeat_interval: Duration::from_secs(1),
-            heartbeat_timeout: Duration::from_secs(1),
-            fence: Duration::from_secs(3),
-            clock_drift_ppm: 1000,
-            idle_session_timeout: Duration::from_secs(4),
-            tcp_user_timeout: Duration::from_millis(2500),
-        },
-    };
     let publication = Arc::new(Publication::default());
-    let metrics = Arc::new(Metrics::new(LIMIT, LockKey::RETSU, || PoolState { size: 0, idle: 0, max: 10 }).unwrap());
+    let metrics =
+        Arc::new(Metrics::new(LIMIT, LockKey::RETSU, [], || PoolState { size: 0, idle: 0, max: 10 }).unwrap());
     let elector = Elector {
         database,
         collector: Collector::new(100, LIMIT),
-        settings,
+        timing: Timing::new(&settings(LIMIT)).unwrap(),
+        settings: settings(LIMIT),
         publication: Arc::clone(&publication),
         metrics: Arc::clone(&metrics),
         status: watch::channel(Status::starting()).0,
         liveness: Arc::new(Liveness::new(LIMIT)),
+        identity: "ticks".to_owned(),
+        predecessors: Arc::new(Unwitnessed),
     };
     let stop = CancellationToken::new();
     let running = tokio::spawn(elector.run(stop.clone()));

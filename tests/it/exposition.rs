@@ -13,7 +13,7 @@ use retsu_collector::COMMIT;
 use retsu_collector::clock::BootInstant;
 use retsu_collector::collection::{PriorityState, QueueState, Snapshot};
 use retsu_collector::config::LockKey;
-use retsu_collector::election::{Role, Status, Term};
+use retsu_collector::election::{Fault, Lease, Role, Status, Term};
 use retsu_collector::exposition::{Answer, AttemptOutcome, Format, Metrics, PoolState, Publication, Rendered, scrape};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,8 @@ const OPENMETRICS: Answer = Answer { format: Format::OpenMetrics, gzip: false };
 const STATE_PREFIX: &str = "queue_";
 
 pub(crate) fn metrics() -> Metrics {
-    Metrics::new(INTERVAL, LockKey::RETSU, || PoolState { size: 3, idle: 2, max: 10 }).unwrap()
+    let bounds = Fault::ALL.map(|fault| (fault, Duration::from_millis(9503)));
+    Metrics::new(INTERVAL, LockKey::RETSU, bounds, || PoolState { size: 3, idle: 2, max: 10 }).unwrap()
 }
 
 pub(crate) fn snapshot(names: &[&str]) -> Snapshot {
@@ -46,8 +47,10 @@ pub(crate) fn snapshot(names: &[&str]) -> Snapshot {
     }
 }
 
-fn fence() -> BootInstant {
-    BootInstant::now() + Duration::from_secs(600)
+/// Publishes until `fence`, under a lease that ends there as well.
+fn publish(publication: &Publication, snapshot: &Snapshot, fence: BootInstant) {
+    let lease = Arc::new(Lease::new(BootInstant::BOOT, fence));
+    publication.publish(Rendered::new(snapshot, INTERVAL), lease, fence);
 }
 
 /// What one replica knows.
@@ -64,10 +67,10 @@ impl Replica {
     fn lead(&self, names: &[&str]) {
         self.metrics.attempt(AttemptOutcome::Acquired);
         let term = Some(Term { timeline: 1, number: 734 });
-        self.metrics.role(&Status { role: Role::Leader, term, since: SystemTime::now() });
+        self.metrics.role(&Status { role: Role::Leader, term, ..Status::starting() });
         let snapshot = snapshot(names);
         self.metrics.refresh_succeeded(&snapshot);
-        self.publication.publish(Rendered::new(&snapshot, INTERVAL), fence());
+        publish(&self.publication, &snapshot, BootInstant::now() + Duration::from_secs(600));
     }
 
     fn fail(&self) {
@@ -77,7 +80,7 @@ impl Replica {
 
     fn step_down(&self) {
         self.publication.withdraw();
-        self.metrics.role(&Status { role: Role::Standby, term: None, since: SystemTime::now() });
+        self.metrics.role(&Status::starting());
     }
 
     fn answer(&self, answer: Answer) -> String {
@@ -195,7 +198,7 @@ async fn names_help_and_type_are_pinned() {
 fn a_replica_that_never_led_has_no_queue_family() {
     let replica = Replica::new();
     replica.metrics.attempt(AttemptOutcome::Held);
-    replica.metrics.role(&Status { role: Role::Standby, term: None, since: SystemTime::now() });
+    replica.metrics.role(&Status::starting());
     check(&replica);
     let text = replica.text();
     assert!(!text.contains(STATE_PREFIX) && !text.contains("exposition_bytes"), "{text}");
@@ -266,7 +269,7 @@ fn a_withdrawal_takes_every_state_gauge_out_of_the_very_next_answer() {
 fn past_the_fence_nothing_is_exported_whatever_is_published() {
     let replica = Replica::new();
     let snapshot = snapshot(&["a"]);
-    replica.publication.publish(Rendered::new(&snapshot, INTERVAL), BootInstant::now());
+    publish(&replica.publication, &snapshot, BootInstant::now());
     assert!(!replica.text().contains("queue_"), "{}", replica.text());
 }
 
@@ -300,7 +303,7 @@ fn a_clock_that_jumps_moves_neither_the_age_of_a_snapshot_nor_its_fence() {
         let snapshot = Snapshot { database_time: jumped, ..snapshot(&["a"]) };
         let fence = snapshot.sent_at + Duration::from_secs(60);
         replica.metrics.refresh_succeeded(&snapshot);
-        replica.publication.publish(Rendered::new(&snapshot, INTERVAL), fence);
+        publish(&replica.publication, &snapshot, fence);
         check(&replica);
         let text = replica.text();
         let value = |name: &str| -> f64 {

@@ -24,15 +24,30 @@ fn value(key: &'static Key) -> BoxedStrategy<String> {
     }
 }
 
+const LEASE: &str = "worker.queue.state_metrics_collector.lease.";
+
+/// The keys of the lease with values that hold together: the defaults, on another scale.
+fn lease() -> impl Strategy<Value = Vec<(&'static Key, String)>> {
+    let value = |key: &Key, seconds: f64, ppm: u32| match key.kind {
+        Kind::Seconds { .. } => (key.default.unwrap().parse::<f64>().unwrap() * seconds).to_string(),
+        _ => ppm.to_string(),
+    };
+    (0.35..200.0, 0_u32..=100_000).prop_map(move |(seconds, ppm)| {
+        KEYS.iter().filter(|key| key.path.starts_with(LEASE)).map(|key| (key, value(key, seconds, ppm))).collect()
+    })
+}
+
 /// Some keys with values that hold together.
 fn values() -> impl Strategy<Value = Vec<(&'static Key, String)>> {
     let keys: Vec<_> = KEYS
         .iter()
         .filter(|key| !key.kind.is_secret() && !key.path.starts_with("database.ssl"))
+        .filter(|key| !key.path.starts_with(LEASE))
         .filter(|key| key.path != "database.url_file" && (cfg!(feature = "otlp") || !key.path.ends_with("enabled")))
         .map(|key| prop::option::of(value(key)).prop_map(move |value| Some((key, value?))))
         .collect();
-    keys.prop_map(|values| values.into_iter().flatten().collect())
+    (keys, prop::option::of(lease()))
+        .prop_map(|(values, lease)| values.into_iter().flatten().chain(lease.into_iter().flatten()).collect())
 }
 
 /// The effective configuration without the comments that say where it came from.

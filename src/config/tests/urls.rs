@@ -14,11 +14,11 @@ fn options(url: &str) -> PgConnectOptions {
 
 #[test]
 fn every_part_of_a_url_reaches_the_driver() {
-    let options = options("postgresql://us%65r:p%40ss@db.example:6432/na%2Fme?sslmode=verify-full&options[jit]=off");
+    let options = options("postgresql://us%65r:p%40ss@db.example:6432/na%2Fme?sslmode=verify-full&options[geqo]=off");
     assert_eq!((options.get_host(), options.get_port()), ("db.example", 6432));
     assert_eq!((options.get_username(), options.get_database()), ("user", Some("na/me")));
     assert!(matches!(options.get_ssl_mode(), PgSslMode::VerifyFull));
-    assert_eq!(options.get_options(), Some("-c jit=off"));
+    assert_eq!(options.get_options(), Some("-c geqo=off"));
     assert_eq!(options.get_application_name(), Some("retsu-collector"));
     assert!(options.to_url_lossy().as_str().contains(":p%40ss@"));
 }
@@ -78,6 +78,10 @@ fn a_url_that_breaks_a_rule_is_refused_without_repeating_it() {
         ("postgres://u:tops3cret@h/d?statement-cache-capacity=tops3cret", "statement-cache-capacity"),
         ("postgres://u:tops3cret@h/d?sslrootcert=ca.pem&sslmode=require", "verify-ca or verify-full"),
         ("postgres://u:tops3cret@h/d?sslcert=c.pem", "sslkey"),
+        ("postgres://u:tops3cret@h/d?options=-c%20jit=tops3cret", "the session option `jit`, which contradicts"),
+        ("postgres://u:tops3cret@h/d?options=--tcp-user-timeout%3D0", "`tcp_user_timeout`"),
+        ("postgres://u:tops3cret@h/d?options=-c&options=jit=on", "`jit`"),
+        ("postgres://u:tops3cret@h/d?options[Idle_Session_Timeout]=0", "`idle_session_timeout`"),
     ];
     for (url, rule) in table {
         let error = load(&Sources { flags: vec![flag("database.url", url)], ..Sources::default() }).unwrap_err();

@@ -16,6 +16,15 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(collector.leadership_retry_interval, Duration::from_secs(15));
     assert_eq!(collector.refresh_timeout, Duration::from_secs(10));
     assert_eq!((collector.on_refresh_failure, collector.lock_key), (OnRefreshFailure::Exit, LockKey::RETSU));
+    let lease = LeaseSettings {
+        heartbeat_interval: Duration::from_secs(1),
+        heartbeat_timeout: Duration::from_secs(1),
+        fence: Duration::from_secs(3),
+        clock_drift_ppm: 1000,
+        idle_session_timeout: Duration::from_secs(4),
+        tcp_user_timeout: Duration::from_millis(2500),
+    };
+    assert_eq!((collector.lease, *settings.timing.lease()), (lease, lease));
     assert_eq!((settings.logging.filter.as_str(), settings.logging.format), ("info", LogFormat::Pretty));
     assert_eq!(settings.max_queues, 10_000);
     assert!(!settings.traces.enabled);

@@ -12,7 +12,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use retsu_collector::clock::BootInstant;
+use retsu_collector::collection::Snapshot;
 use retsu_collector::config::ManagementSettings;
+use retsu_collector::election::Lease;
 use retsu_collector::election::{Liveness, Status};
 use retsu_collector::exposition::{Metrics, Publication, Rendered};
 use retsu_collector::http::{Context, HttpError, Limits, LogFilter, Ready, bind, routes, serve};
@@ -121,8 +123,12 @@ impl Server {
         let names: Vec<String> = (0..queues).map(|n| format!("tenant-{n:05}.emails_outbound")).collect();
         let snapshot = snapshot(&names.iter().map(String::as_str).collect::<Vec<_>>());
         self.metrics.refresh_succeeded(&snapshot);
-        let fence = BootInstant::now() + Duration::from_secs(600);
-        self.publication.publish(Rendered::new(&snapshot, INTERVAL), fence);
+        self.publish_until(&snapshot, BootInstant::now() + Duration::from_secs(600));
+    }
+
+    fn publish_until(&self, snapshot: &Snapshot, fence: BootInstant) {
+        let lease = Arc::new(Lease::new(BootInstant::BOOT, fence));
+        self.publication.publish(Rendered::new(snapshot, INTERVAL), lease, fence);
     }
 
     async fn connect(&self) -> TcpStream {

@@ -12,12 +12,11 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use retsu_collector::clock::BootInstant;
 use retsu_collector::election::{Role, Status, Term};
-use retsu_collector::exposition::Rendered;
 use retsu_collector::http::{Limits, Peer, routes};
 use serde_json::Value;
 
 use super::Server;
-use crate::exposition::{INTERVAL, snapshot};
+use crate::exposition::snapshot;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -145,12 +144,16 @@ async fn leader_answers_200_only_where_queue_state_is_exported() {
     assert_eq!(json["identity"], "collector-0");
 
     let term = Some(Term { timeline: 3, number: u64::MAX });
-    server.status.send_replace(Status { role: Role::Leader, term, since: SystemTime::UNIX_EPOCH });
+    server.status.send_replace(Status {
+        role: Role::Leader,
+        term,
+        since: SystemTime::UNIX_EPOCH,
+        ..Status::starting()
+    });
     assert_eq!(server.get("/leader").await.status(), 503, "a leader without a snapshot exports nothing");
 
     let publish = |left| {
-        let rendered = Rendered::new(&snapshot(&["a"]), INTERVAL);
-        server.publication.publish(rendered, BootInstant::now() + left);
+        server.publish_until(&snapshot(&["a"]), BootInstant::now() + left);
     };
     publish(Duration::from_secs(600));
     let reply = server.get("/leader").await;

@@ -1,0 +1,127 @@
+//! Proofs: small queries that show that our backend still holds the lock, and on which server.
+
+use sqlx::postgres::PgRow;
+use sqlx::postgres::types::Oid;
+use sqlx::{PgConnection, Row};
+
+use super::Term;
+use super::session::Candidate;
+use crate::config::LockKey;
+use crate::database::{Database, DatabaseError};
+
+/// What a proof looks at. A backend is one process of the server for as long as it lives: process ids come back,
+/// together with the instant of the start they do not.
+///
+/// The timeline is that of the WAL being written. `pg_control_checkpoint()` would lag behind a promotion for
+/// seconds.
+const PROOF: &str = "SELECT pg_backend_pid() AS asked, pg_is_in_recovery() AS in_recovery,
+       (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
+       CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
+       EXISTS (SELECT FROM pg_locks JOIN pg_stat_get_activity($1) AS backend USING (pid)
+               WHERE locktype = 'advisory' AND classid = $3 AND objid = $4 AND objsubid = 2 AND granted
+                 AND mode = 'ExclusiveLock' AND database = backend.datid
+                 AND (extract(epoch FROM backend.backend_start) * 1000000)::int8 = $2) AS holds";
+
+/// One process of the server.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) struct Backend {
+    /// Its process id.
+    pub(super) pid: i32,
+    /// When it started, microseconds since the Unix epoch by the server's clock.
+    pub(super) started: i64,
+}
+
+/// What a term is proved by: this backend holds this lock on this server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) key: LockKey,
+    pub(super) backend: Backend,
+    pub(super) system_identifier: u64,
+    pub(super) term: Term,
+}
+
+/// Why a proof is none.
+#[derive(Debug, thiserror::Error)]
+pub enum ProofError {
+    /// No connection could be had to ask from.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// The server gave no answer, or none that can be read.
+    #[error("asking for a proof failed: {0}")]
+    Statement(#[from] sqlx::Error),
+    /// The answer did not come in time.
+    #[error("no proof within {0:?}")]
+    Late(std::time::Duration),
+    /// The fence has passed before the answer came, whatever it says.
+    #[error("the fence passed before a proof came")]
+    Fenced,
+    /// The backend is gone or has no lock.
+    #[error("the backend that was granted the lock does not hold it")]
+    NotHeld,
+    /// The lock session leads to another backend: something is between it and the server.
+    #[error("the lock session leads to another backend of the server than the one that was granted the lock")]
+    Moved,
+    /// The server has become a hot standby.
+    #[error("the server is in recovery")]
+    InRecovery,
+    /// The answer comes from another server, or from another timeline of it.
+    #[error(
+        "the server is {answered_system}, timeline {answered_timeline}, the lock was granted by {system}, timeline {timeline}"
+    )]
+    OtherServer {
+        /// The system identifier of the grant.
+        system: u64,
+        /// The timeline of the grant.
+        timeline: u32,
+        /// The system identifier of the answer.
+        answered_system: u64,
+        /// The timeline of the answer.
+        answered_timeline: i64,
+    },
+}
+
+impl Claim {
+    /// Proves the claim on the lock session itself.
+    pub(super) async fn prove_on(&self, session: &mut PgConnection) -> Result<(), ProofError> {
+        let answer = self.ask(session).await?;
+        let asked: i32 = answer.try_get("asked")?;
+        if asked == self.backend.pid { self.judge(&answer) } else { Err(ProofError::Moved) }
+    }
+
+    /// Proves the claim from another connection of the pool, while the lock session is busy.
+    pub(super) async fn prove_from(&self, database: &Database) -> Result<(), ProofError> {
+        // Dropped in mid-statement, the connection would be busy when the next one borrows it.
+        let mut witness = Candidate::new(database.acquire().await?);
+        let answer = self.ask(&mut witness).await?;
+        drop(witness.into_inner());
+        self.judge(&answer)
+    }
+
+    async fn ask(&self, session: &mut PgConnection) -> Result<PgRow, sqlx::Error> {
+        sqlx::query(PROOF)
+            .bind(self.backend.pid)
+            .bind(self.backend.started)
+            .bind(Oid(self.key.0.cast_unsigned()))
+            .bind(Oid(self.key.1.cast_unsigned()))
+            .fetch_one(session)
+            .await
+    }
+
+    fn judge(&self, answer: &PgRow) -> Result<(), ProofError> {
+        if answer.try_get("in_recovery")? {
+            return Err(ProofError::InRecovery);
+        }
+        let system: i64 = answer.try_get("system_identifier")?;
+        let timeline: i64 = answer.try_get("timeline")?;
+        if system.cast_unsigned() != self.system_identifier || timeline != i64::from(self.term.timeline) {
+            return Err(ProofError::OtherServer {
+                system: self.system_identifier,
+                timeline: self.term.timeline,
+                answered_system: system.cast_unsigned(),
+                answered_timeline: timeline,
+            });
+        }
+        if answer.try_get("holds")? { Ok(()) } else { Err(ProofError::NotHeld) }
+    }
+}

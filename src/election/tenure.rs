@@ -1,0 +1,93 @@
+//! A term while it lasts: when its next proof is due, and when its take-over wait is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::Lease;
+use super::bound::Timing;
+use super::proof::ProofError;
+use crate::clock::BootInstant;
+
+/// What a term waits for beside its refreshes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Event {
+    /// It is time for a proof.
+    ProofDue,
+    /// The take-over wait is over. Comes once.
+    Opened,
+}
+
+/// The heartbeat and the take-over wait of one term.
+pub(super) struct Tenure {
+    lease: Arc<Lease>,
+    timing: Timing,
+    /// When the next proof is due.
+    due: Instant,
+    /// Whether the take-over wait is over, and has been told to be.
+    opened: bool,
+    /// Resolves when no earlier holder can still export.
+    predecessors_ended: BoxFuture<'static, ()>,
+}
+
+impl Tenure {
+    /// A term whose lock was asked for at `asked_at`, which is its first proof, and which may not export before
+    /// `opens`, unless `predecessors_ended` resolves before that.
+    pub(super) fn new(
+        timing: Timing,
+        asked_at: BootInstant,
+        opens: BootInstant,
+        predecessors_ended: BoxFuture<'static, ()>,
+    ) -> Self {
+        let lease = Arc::new(Lease::new(opens, timing.fence_after(asked_at)));
+        let since = BootInstant::now().saturating_since(asked_at);
+        let due = Instant::now() + timing.lease().heartbeat_interval.saturating_sub(since);
+        Self { lease, timing, due, opened: false, predecessors_ended }
+    }
+
+    /// The lease, which every publication of the term is bound to.
+    pub(super) fn lease(&self) -> Arc<Lease> {
+        Arc::clone(&self.lease)
+    }
+
+    /// Waits for what comes next. May be cancelled and called again.
+    pub(super) async fn next(&mut self) -> Event {
+        loop {
+            let opens = self.lease.opens().saturating_since(BootInstant::now());
+            if !self.opened && opens == Duration::ZERO {
+                self.opened = true;
+                return Event::Opened;
+            }
+            tokio::select! {
+                () = sleep_until(self.due) => return Event::ProofDue,
+                // This timer's clock stands still while the machine is suspended: the loop looks again.
+                () = sleep(opens), if !self.opened => {}
+                () = &mut self.predecessors_ended, if !self.opened => self.lease.open(BootInstant::now()),
+            }
+        }
+    }
+
+    /// Takes `proof`, and moves the fence when it is good and in time.
+    ///
+    /// # Errors
+    ///
+    /// That of the proof; [`ProofError::Late`] after the heartbeat timeout; [`ProofError::Fenced`] when the fence
+    /// has passed, in whichever way the process lost the time.
+    pub(super) async fn beat(&mut self, proof: impl Future<Output = Result<(), ProofError>>) -> Result<(), ProofError> {
+        self.check()?;
+        let (sent_at, began) = (BootInstant::now(), Instant::now());
+        let limit = self.timing.lease().heartbeat_timeout;
+        timeout(limit, proof).await.map_err(|_| ProofError::Late(limit))??;
+        self.check()?;
+        self.lease.extend(self.timing.fence_after(sent_at));
+        self.due = began + self.timing.lease().heartbeat_interval;
+        Ok(())
+    }
+
+    /// Fails once the fence has passed: from then on others may export, and no later proof undoes that.
+    pub(super) fn check(&self) -> Result<(), ProofError> {
+        if BootInstant::now() < self.lease.fence() { Ok(()) } else { Err(ProofError::Fenced) }
+    }
+}
