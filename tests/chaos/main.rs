@@ -124,11 +124,15 @@ fn random_faults_break_no_promise() {
             })
         })
         .collect();
-    let (mut report, mut violations) = (Report::default(), Vec::new());
+    let (mut report, mut violations, mut broken) = (Report::default(), Vec::new(), Vec::new());
     for cluster in running {
         let (cluster, verdict) = cluster.join().unwrap();
         report.add(&cluster.injected, &verdict);
-        violations.extend(verdict.violations);
+        if !verdict.violations.is_empty() {
+            violations.extend(verdict.violations);
+            // Its logs are printed when the test fails.
+            broken.push(cluster);
+        }
     }
     println!("{}", report.table());
     if std::env::var_os("UPDATE_DOCS").is_some() && violations.is_empty() {

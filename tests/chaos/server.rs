@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{FileExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use retsu_collector::demo::server::{EmbeddedServer, NEWEST_POSTGRESQL, ServerOptions};
@@ -54,7 +54,7 @@ impl Server {
         let directory = tempfile::Builder::new().prefix("retsu-chaos-").tempdir().unwrap();
         let mut server = Self { host: Namespace::host(), binaries: binaries().await, directory, running: None };
         let (data, socket) = (server.file("data"), server.file("socket"));
-        std::os::unix::fs::chown(server.directory.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+        chown(server.directory.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
         for directory in [&data, &socket] {
             std::fs::create_dir(directory).unwrap();
             chown(directory, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
@@ -63,6 +63,7 @@ impl Server {
         let options = format!("size=192m,uid={UNPRIVILEGED},gid={UNPRIVILEGED},mode=700");
         server.host.run("mount", &["-t", "tmpfs", "-o", &options, "tmpfs", &text(&data)]);
         server.step_clock(0);
+        server.compile_clock();
         let mut initialize = server.unprivileged("initdb");
         initialize.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-sync", "--pgdata"]).arg(&data);
         let output = initialize.output().unwrap();
@@ -180,10 +181,9 @@ impl Server {
 
     /// Sets the server's clock to ours plus `seconds`.
     pub(crate) fn step_clock(&self, seconds: i64) {
-        // Read at every look at the clock, so never half written.
-        let (file, new) = (self.file("clock"), self.file("clock.new"));
-        std::fs::write(&new, format!("{seconds:+}\n")).unwrap();
-        std::fs::rename(new, file).unwrap();
+        // In place: every process of PostgreSQL has the file mapped.
+        let file = File::options().create(true).truncate(false).write(true).open(self.file("clock")).unwrap();
+        file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();
     }
 
     /// Takes every free byte of the disk, and writes until the server fails for it.
@@ -222,20 +222,27 @@ impl Server {
         lines[lines.len().saturating_sub(100)..].join("\n")
     }
 
+    fn compile_clock(&self) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chaos/clock.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(self.file("clock.so")).arg(source).arg("-ldl");
+        let output = cc.output().unwrap_or_else(|error| panic!("cannot run cc: {error}; install build-essential"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
     fn first_process(&self) -> u32 {
         let nsenter = self.running.as_ref().unwrap().id();
         let children = std::fs::read_to_string(format!("/proc/{nsenter}/task/{nsenter}/children")).unwrap();
         children.trim().parse().unwrap_or_else(|_| panic!("PostgreSQL has ended: {}", self.log()))
     }
 
-    fn unprivileged(&self, program: &str) -> std::process::Command {
+    fn unprivileged(&self, program: &str) -> Command {
         let mut command = self.host.command("setpriv");
         command
             .args([format!("--reuid={UNPRIVILEGED}"), format!("--regid={UNPRIVILEGED}")])
             .args(["--clear-groups", "env", "--ignore-environment", "LC_ALL=C"])
-            .arg(format!("LD_PRELOAD={}", faketime().display()))
-            .arg(format!("FAKETIME_TIMESTAMP_FILE={}", self.file("clock").display()))
-            .args(["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_DISABLE_SHM=1"])
+            .arg(format!("LD_PRELOAD={}", self.file("clock.so").display()))
+            .arg(format!("STEPPED_CLOCK={}", self.file("clock").display()))
             .arg(self.binaries.join(program))
             .current_dir("/")
             .stdout(Stdio::null());
@@ -275,13 +282,6 @@ async fn binaries() -> PathBuf {
         options.install_dir.join(ready.version).join("bin")
     };
     BINARIES.get_or_init(install).await.clone()
-}
-
-/// The library that steps a process's clock.
-fn faketime() -> PathBuf {
-    let libraries = std::fs::read_dir("/usr/lib").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
-    let places = libraries.chain([PathBuf::from("/usr/lib")]).map(|path| path.join("faketime/libfaketime.so.1"));
-    places.into_iter().find(|path| path.exists()).expect("no libfaketime.so.1: install the Debian package libfaketime")
 }
 
 #[tokio::test]
