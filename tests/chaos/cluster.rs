@@ -53,12 +53,14 @@ impl Settings {
         tcp_user_timeout: Duration::from_millis(1500),
     };
 
-    /// With half the fence, and a heartbeat that fits it.
-    pub(crate) fn with_half_the_fence(self) -> Self {
+    /// With a third of the fence, a heartbeat that fits it, and frequent attempts: whoever waits only for its own
+    /// fence exports while another may.
+    pub(crate) fn with_a_smaller_fence(self) -> Self {
         Self {
-            fence: self.fence / 2,
-            heartbeat_interval: self.heartbeat_interval / 2,
-            heartbeat_timeout: self.heartbeat_timeout / 2,
+            fence: self.fence / 3,
+            heartbeat_interval: self.heartbeat_interval / 3,
+            heartbeat_timeout: self.heartbeat_timeout / 3,
+            retry: self.retry / 4,
             ..self
         }
     }

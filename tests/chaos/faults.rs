@@ -160,7 +160,7 @@ impl Fault {
         let leader = cluster.settle().await;
         if self == Self::SettingsRolled {
             for place in (0..cluster.nodes.len()).filter(|&place| place != leader) {
-                cluster.nodes[place].settings = cluster.nodes[place].settings.with_half_the_fence();
+                cluster.nodes[place].settings = cluster.nodes[place].settings.with_a_smaller_fence();
                 cluster.nodes[place].restart();
             }
             cluster.settle().await;
