@@ -29,11 +29,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The lease of a default installation, with the retry interval of the chart.
+    /// The defaults of the program, with the retry interval of the chart.
     pub(crate) const CHART: Self = Self {
-        interval: Duration::from_secs(2),
+        interval: Duration::from_secs(15),
         retry: Duration::from_secs(2),
-        refresh_timeout: Duration::from_secs(4),
+        refresh_timeout: Duration::from_secs(10),
         heartbeat_interval: Duration::from_secs(1),
         heartbeat_timeout: Duration::from_secs(1),
         fence: Duration::from_secs(3),
@@ -41,7 +41,11 @@ impl Settings {
         tcp_user_timeout: Duration::from_millis(2500),
     };
 
-    /// The same at about half the times.
+    /// The same with many refreshes, so that faults meet them.
+    pub(crate) const REFRESHING: Self =
+        Self { interval: Duration::from_secs(2), refresh_timeout: Duration::from_secs(4), ..Self::CHART };
+
+    /// About half of those times.
     pub(crate) const SHORT: Self = Self {
         interval: Duration::from_secs(1),
         retry: Duration::from_millis(500),
@@ -52,6 +56,10 @@ impl Settings {
         idle_session_timeout: Duration::from_millis(2200),
         tcp_user_timeout: Duration::from_millis(1500),
     };
+
+    /// The same with few refreshes: it is the fence that silences a leader after a pause, before its snapshot is
+    /// too old.
+    pub(crate) const SHORT_AND_IDLE: Self = Self { interval: Duration::from_secs(7), ..Self::SHORT };
 
     /// With a third of the fence, a heartbeat that fits it, and frequent attempts: whoever waits only for its own
     /// fence exports while another may.

@@ -16,6 +16,9 @@ use crate::server::Shutdown;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// A fault comes at any time within this one: longer than heartbeats, attempts and many refreshes are apart.
+const PHASES: Duration = Duration::from_secs(2);
+
 /// What a query is made to wait for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Slow {
@@ -154,7 +157,7 @@ impl Fault {
         })
     }
 
-    /// Injects the fault at a random time of a refresh interval, mends what it broke and waits until one alone
+    /// Injects the fault at a random time, mends what it broke and waits until one alone
     /// exports again.
     pub(crate) async fn inject(self, cluster: &mut Cluster, rng: &mut StdRng) {
         let leader = cluster.settle().await;
@@ -165,7 +168,7 @@ impl Fault {
             }
             cluster.settle().await;
         }
-        sleep(cluster.nodes[leader].settings.interval.mul_f64(rng.random())).await;
+        sleep(PHASES.mul_f64(rng.random())).await;
         let bound = match self.bound() {
             Some(fault) => cluster.bound(fault).await,
             None => Duration::ZERO,
@@ -209,6 +212,7 @@ impl Fault {
             }
             Self::Paused { fences, refreshing } => {
                 let lock = if refreshing { Some(hold_a_refresh(cluster).await) } else { None };
+                let mut volley = cluster.recorder.volley(leader);
                 cluster.nodes[leader].collector().sigstop();
                 let until = Instant::now() + fence.mul_f64(fences);
                 if let Some((lock, backend)) = lock {
@@ -219,7 +223,9 @@ impl Fault {
                     lock.close().await.unwrap();
                 }
                 sleep(until.saturating_duration_since(Instant::now())).await;
+                cluster.recorder.send(&mut volley);
                 cluster.nodes[leader].collector().sigcont();
+                cluster.recorder.receive(volley);
             }
             Self::BackendTerminated => {
                 terminate_holder(cluster).await;

@@ -75,7 +75,7 @@ async fn inject_and_check(settings: Settings, faults: &[Fault]) -> (Cluster, che
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_of_the_leaders_process_break_no_promise() {
-    inject_and_check(Settings::SHORT, &Fault::OF_THE_PROCESS).await;
+    inject_and_check(Settings::SHORT_AND_IDLE, &Fault::OF_THE_PROCESS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,14 +92,14 @@ async fn a_cut_network_and_a_lost_host_leave_no_gap_above_ten_seconds_with_the_c
     }
 }
 
-/// `CHAOS_FAULTS` of them, from `CHAOS_SEED`, on `CHAOS_CLUSTERS` clusters at a time with the settings of the
-/// chart; without the first, ten with shorter settings.
+/// `CHAOS_FAULTS` of them, from `CHAOS_SEED`, on `CHAOS_CLUSTERS` clusters at a time, every other one with many
+/// refreshes; without the first, ten with shorter settings.
 #[test]
 fn random_faults_break_no_promise() {
     const FEW: u64 = 10;
     let (count, settings) = match number("CHAOS_FAULTS") {
-        Some(count) => (count, Settings::CHART),
-        None => (FEW, Settings::SHORT),
+        Some(count) => (count, [Settings::CHART, Settings::REFRESHING]),
+        None => (FEW, [Settings::SHORT; 2]),
     };
     let clusters = number("CHAOS_CLUSTERS").unwrap_or(1);
     let seed = number("CHAOS_SEED").unwrap_or_else(rand::random);
@@ -114,10 +114,10 @@ fn random_faults_break_no_promise() {
     }
     faults.truncate(count.try_into().unwrap());
     let shares = faults.chunks(faults.len().div_ceil(clusters.try_into().unwrap()));
-    let shares: Vec<_> = shares.map(<[Fault]>::to_vec).zip(seed..).collect();
+    let shares: Vec<_> = shares.map(<[Fault]>::to_vec).zip(seed..).zip(settings.into_iter().cycle()).collect();
     let running: Vec<_> = shares
         .into_iter()
-        .map(|(share, seed)| {
+        .map(|((share, seed), settings)| {
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(inject(settings, &share, seed))
@@ -136,7 +136,9 @@ fn random_faults_break_no_promise() {
     }
     println!("{}", report.table());
     if std::env::var_os("UPDATE_DOCS").is_some() && violations.is_empty() {
-        report.write(&format!("{count} random faults, seed {seed}."));
+        report.write(&format!(
+            "{count} random faults on {clusters} clusters of {SIZE} collectors at a time, seed {seed}."
+        ));
     }
     assert_eq!(violations, [], "CHAOS_SEED={seed}");
 }

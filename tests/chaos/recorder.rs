@@ -16,9 +16,15 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(10);
 /// proves more than one to an old request.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
+const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: collector\r\n\r\n";
+
+/// Connections of one [`Volley`].
+const VOLLEY: usize = 32;
+
 /// Records until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Recorder {
+    targets: Vec<SocketAddr>,
     samples: Vec<Arc<Mutex<Vec<Sample>>>>,
     began: Instant,
     stop: Arc<AtomicBool>,
@@ -34,7 +40,7 @@ impl Recorder {
             let (samples, stop) = (Arc::clone(samples), Arc::clone(&stop));
             std::thread::spawn(move || record(target, address, began, &samples, &stop))
         });
-        Self { threads: threads.collect(), samples, began, stop }
+        Self { threads: threads.collect(), targets: targets.to_vec(), samples, began, stop }
     }
 
     /// The present instant on the clock of the recording.
@@ -56,6 +62,45 @@ impl Recorder {
     pub(crate) fn exporting(&self) -> Vec<usize> {
         let exporting = |sample: &Sample| matches!(sample.answer, Answer::Exporting(_));
         self.last().into_iter().flatten().filter(exporting).map(|sample| sample.target).collect()
+    }
+}
+
+/// Further connections to one process, each with one request at a time: of a process that goes on after a pause,
+/// some of many answers are more likely than one to be written before anything else is done.
+#[derive(Debug)]
+pub(crate) struct Volley {
+    target: usize,
+    connections: Vec<TcpStream>,
+    sent: Duration,
+}
+
+impl Recorder {
+    /// Opens the connections, and uses each once.
+    pub(crate) fn volley(&self, target: usize) -> Volley {
+        let open = |_| {
+            let mut connection = None;
+            scrape(&mut connection, self.targets[target]).ok()?;
+            connection
+        };
+        Volley { target, connections: (0..VOLLEY).filter_map(open).collect(), sent: Duration::ZERO }
+    }
+
+    /// Sends the requests. Whoever lets the process go on does it next.
+    pub(crate) fn send(&self, volley: &mut Volley) {
+        volley.sent = self.elapsed();
+        // One that the process has closed has no answer.
+        volley.connections.retain_mut(|connection| connection.write_all(REQUEST).is_ok());
+    }
+
+    /// Reads and records the answers.
+    pub(crate) fn receive(&self, volley: Volley) {
+        let Volley { target, connections, sent } = volley;
+        for mut connection in connections {
+            if let Ok(body) = receive(&mut connection) {
+                let sample = Sample { target, sent, received: self.elapsed(), answer: read(&body) };
+                self.samples[target].lock().unwrap().push(sample);
+            }
+        }
     }
 }
 
@@ -101,7 +146,12 @@ fn scrape(connection: &mut Option<TcpStream>, address: SocketAddr) -> io::Result
             connection.insert(stream)
         }
     };
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: collector\r\n\r\n")?;
+    stream.write_all(REQUEST)?;
+    receive(stream)
+}
+
+/// Reads one answer.
+fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut answer = Vec::with_capacity(32 * 1024);
     let mut buffer = [0; 32 * 1024];
     loop {
