@@ -1,6 +1,7 @@
 //! The pool, and the credentials that may change under it.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -11,6 +12,18 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::config::{ConnectOptionsError, DatabaseSettings};
+
+/// How many direct backends are remembered: more than a pool needs.
+const MAX_DIRECT: usize = 64;
+
+/// A backend, as no other of the server's past or future ones.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Backend {
+    /// Its process id.
+    pub(crate) pid: i32,
+    /// When it started, in microseconds of Unix time.
+    pub(crate) started: i64,
+}
 
 /// Why the database could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +49,8 @@ pub struct Database {
     settings: Arc<DatabaseSettings>,
     /// Why the credentials could not be read the last time, so that a change is logged once.
     unreadable: Arc<ArcSwapOption<String>>,
+    /// Backends that a connection of ours has to itself, the latest last.
+    direct: Arc<Mutex<VecDeque<Backend>>>,
 }
 
 impl Database {
@@ -50,7 +65,7 @@ impl Database {
             .max_connections(settings.max_connections)
             .acquire_timeout(settings.acquire_timeout)
             .connect_lazy_with(options);
-        Ok(Self { pool, settings: Arc::new(settings), unreadable: Arc::default() })
+        Ok(Self { pool, settings: Arc::new(settings), unreadable: Arc::default(), direct: Arc::default() })
     }
 
     /// Borrows a connection. The credentials are read again first, so that a rotated password is used by
@@ -82,6 +97,27 @@ impl Database {
             sqlx::Error::PoolTimedOut => DatabaseError::NoConnection(self.settings.acquire_timeout),
             error => DatabaseError::Connect(error),
         })
+    }
+
+    /// Whether [`remember_direct`](Self::remember_direct) was told of this backend.
+    pub(crate) fn is_direct(&self, backend: Backend) -> bool {
+        self.direct.lock().unwrap_or_else(PoisonError::into_inner).contains(&backend)
+    }
+
+    /// Notes that one of our connections leads to this backend with nothing in between.
+    pub(crate) fn remember_direct(&self, backend: Backend) {
+        let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        if direct.len() == MAX_DIRECT {
+            direct.pop_front();
+        }
+        direct.push_back(backend);
+    }
+
+    /// Closes the connections that nobody has borrowed.
+    pub(crate) fn discard_idle(&self) {
+        while let Some(idle) = self.pool.try_acquire() {
+            drop(idle.detach());
+        }
     }
 
     /// The pool itself, for its size.

@@ -1,10 +1,12 @@
 //! The collector on a database of 10,000 queues and 1.1 million messages: what a refresh costs beside the
-//! straightforward form of its query, what leader and standby keep resident, and how the cost of a queue grows.
+//! straightforward form of its query, what leader and standby keep resident, what the heartbeat takes, and how the
+//! cost of a queue grows.
 //!
 //! `cargo bench --bench collector` starts an embedded PostgreSQL; `RETSU_BENCH_DATABASE_URL` names another,
 //! empty database to write to. Exits with 1 when the results differ or a bound is missed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench fails by panicking")]
 
+mod heartbeat;
 mod memory;
 mod refresh;
 #[path = "../support/mod.rs"]
@@ -44,6 +46,7 @@ async fn measure(url: &str) -> Result<ExitCode, Failure> {
     let mut refreshes = refresh::Bench::connect(url).await?;
     refreshes.beside_the_straightforward_form(&mut bounds).await?;
     memory::measure(url, &mut bounds).await?;
+    heartbeat::measure(url, &mut bounds).await?;
     refreshes.growth(&mut bounds).await?;
     Ok(bounds.report())
 }

@@ -66,7 +66,7 @@ pub(crate) static KEYS: &[Key] = &[
         "database.max_connections",
         Kind::Integer { min: 2, max: 10_000 },
         Some("10"),
-        "Size of the connection pool. A leader keeps one connection for its whole term, and one more outside the pool.",
+        "Size of the connection pool. A leader keeps one connection for its whole term, and borrows another for the proofs that fall into a refresh.",
     ),
     key("database.acquire_timeout_seconds", SPAN, Some("5"), "Limit of waiting for a connection from the pool."),
     key("worker.shutdown_timeout_seconds", SPAN, Some("30"), "Limit of a whole graceful shutdown."),

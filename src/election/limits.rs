@@ -6,6 +6,7 @@
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
+use super::advert::Advert;
 use super::bound::{
     CLIENT_CONNECTION_CHECK_INTERVAL, TCP_KEEPALIVES_COUNT, TCP_KEEPALIVES_IDLE, TCP_KEEPALIVES_INTERVAL, server_millis,
 };
@@ -65,9 +66,9 @@ impl Limits {
         ])
     }
 
-    /// Sets every limit on `session`, and `application_name`, then reads the limits back.
-    pub(super) async fn set(&self, session: &mut PgConnection, application_name: &str) -> Result<(), LimitError> {
-        rename(session, application_name).await?;
+    /// Advertises the session and sets every limit on it, then reads the limits back.
+    pub(super) async fn set(&self, session: &mut PgConnection, advert: &Advert) -> Result<(), LimitError> {
+        advertise(session, advert).await?;
         if let Err(error) = set_config(session, &self.0).await {
             // Alone, an error says which setting it is about.
             for (name, value) in &self.0 {
@@ -93,8 +94,8 @@ impl Limits {
 }
 
 /// Sets the name under which others see the session in `pg_stat_activity`.
-pub(super) async fn rename(session: &mut PgConnection, application_name: &str) -> Result<(), sqlx::Error> {
-    let set = sqlx::query("SELECT set_config('application_name', $1, false)").bind(application_name);
+pub(super) async fn advertise(session: &mut PgConnection, advert: &Advert) -> Result<(), sqlx::Error> {
+    let set = sqlx::query("SELECT set_config('application_name', $1, false)").bind(advert.to_string());
     set.execute(session).await.map(|_| ())
 }
 

@@ -7,10 +7,9 @@ use sqlx::{PgConnection, Row};
 use super::Term;
 use super::session::Candidate;
 use crate::config::LockKey;
-use crate::database::{Database, DatabaseError};
+use crate::database::{Backend, Database, DatabaseError};
 
-/// What a proof looks at. A backend is one process of the server for as long as it lives: process ids come back,
-/// together with the instant of the start they do not.
+/// What a proof looks at.
 ///
 /// The timeline is that of the WAL being written. `pg_control_checkpoint()` would lag behind a promotion for
 /// seconds.
@@ -22,15 +21,6 @@ const PROOF: &str = "SELECT pg_backend_pid() AS asked, pg_is_in_recovery() AS in
                WHERE locktype = 'advisory' AND classid = $3 AND objid = $4 AND objsubid = 2 AND granted
                  AND mode = 'ExclusiveLock' AND database = backend.datid
                  AND (extract(epoch FROM backend.backend_start) * 1000000)::int8 = $2) AS holds";
-
-/// One process of the server.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(super) struct Backend {
-    /// Its process id.
-    pub(super) pid: i32,
-    /// When it started, microseconds since the Unix epoch by the server's clock.
-    pub(super) started: i64,
-}
 
 /// What a term is proved by: this backend holds this lock on this server.
 #[derive(Clone, Copy, Debug)]

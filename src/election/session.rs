@@ -11,10 +11,11 @@ use tokio::time::timeout;
 use super::Term;
 use super::advert::Advert;
 use super::limits::{self, LimitError, Limits};
-use super::proof::{Backend, Claim, ProofError};
+use super::pooler::{PoolerError, probe};
+use super::proof::{Claim, ProofError};
 use crate::clock::BootInstant;
 use crate::config::{CollectorSettings, LockKey};
-use crate::database::{Database, DatabaseError};
+use crate::database::{Backend, Database, DatabaseError};
 
 /// How long closing the lock session may take before its socket is dropped instead.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -55,14 +56,20 @@ pub enum AttemptError {
     /// The statements took longer than the attempt may.
     #[error("the database did not answer the attempt at the advisory lock within {0:?}")]
     Timeout(Duration),
+    /// Whether a connection pooler is in between could not be found out.
+    #[error("{}: {}", .0.reason(), .0)]
+    Probe(PoolerError),
     /// The server, or the way to it, cannot be led on.
-    #[error(transparent)]
+    #[error("{}: {}", .0.reason(), .0)]
     Refused(#[from] Refusal),
 }
 
 /// Why a server, or the way to it, is refused: nothing was taken from it.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
+    /// A session lock would not stay with its session.
+    #[error(transparent)]
+    Pooler(PoolerError),
     /// The server is a hot standby.
     #[error("the database server is a hot standby (pg_is_in_recovery() is true), where a lock decides nothing")]
     HotStandby,
@@ -79,6 +86,7 @@ impl Refusal {
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
+            Self::Pooler(error) => error.reason(),
             Self::HotStandby => "hot_standby",
             Self::Limit(_) => "limit_not_carried",
             Self::Privilege(_) => "insufficient_privilege",
@@ -90,6 +98,12 @@ impl Refusal {
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         !matches!(self, Self::HotStandby)
+    }
+}
+
+impl From<PoolerError> for AttemptError {
+    fn from(error: PoolerError) -> Self {
+        if error.is_refusal() { Refusal::Pooler(error).into() } else { Self::Probe(error) }
     }
 }
 
@@ -202,15 +216,17 @@ impl LockSession {
     ///
     /// See [`AttemptError`].
     pub async fn attempt(database: &Database, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
-        let connection = database.acquire().await.map_err(privilege)?;
-        let attempt = Self::attempt_on(Candidate::new(connection), candidacy);
-        timeout(candidacy.limit, attempt).await.map_err(|_| AttemptError::Timeout(candidacy.limit))?
+        let limit = candidacy.limit;
+        let mut candidate = Candidate::new(database.acquire().await.map_err(privilege)?);
+        // Before anything is set: a pooler in transaction mode would set it on strangers.
+        probe(database, &mut candidate, limit).await?;
+        timeout(limit, Self::attempt_on(candidate, candidacy)).await.map_err(|_| AttemptError::Timeout(limit))?
     }
 
     async fn attempt_on(mut session: Candidate, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
         let Candidacy { key, limits, advert, .. } = candidacy;
         // In statements of their own: in one with the lock an error would keep the lock and lose the setting.
-        limits.set(&mut session, &advert.to_string()).await.map_err(|error| match error {
+        limits.set(&mut session, advert).await.map_err(|error| match error {
             LimitError::Statement(error) => AttemptError::Statement { what: "setting the session's limits", error },
             error => Refusal::Limit(error).into(),
         })?;
@@ -262,8 +278,21 @@ impl LockSession {
     }
 
     /// Proves that this session still holds the lock, on the server that granted it.
-    pub(super) async fn prove(&mut self) -> Result<(), ProofError> {
+    ///
+    /// # Errors
+    ///
+    /// See [`ProofError`].
+    pub async fn prove(&mut self) -> Result<(), ProofError> {
         self.claim.prove_on(&mut self.session).await
+    }
+
+    /// Like [`prove`](Self::prove), asked from another connection of the pool of `database`.
+    ///
+    /// # Errors
+    ///
+    /// See [`ProofError`].
+    pub async fn prove_from(&self, database: &Database) -> Result<(), ProofError> {
+        self.claim.prove_from(database).await
     }
 
     /// Closes the session, which frees the lock, and waits for the close. A server that does not take part
@@ -307,9 +336,7 @@ async fn claim(session: &mut PgConnection, key: LockKey, advert: &Advert) -> Res
     let backend =
         Backend { pid: row.try_get("pid").map_err(failed)?, started: row.try_get("started").map_err(failed)? };
     let system: i64 = row.try_get("system_identifier").map_err(failed)?;
-    limits::rename(session, &Advert::new(advert.fence(), Some(term), advert.identity()).to_string())
-        .await
-        .map_err(failed)?;
+    limits::advertise(session, &Advert::new(advert.fence(), Some(term), advert.identity())).await.map_err(failed)?;
     Ok(Claim { key, backend, system_identifier: system.cast_unsigned(), term })
 }
 

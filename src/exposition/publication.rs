@@ -73,6 +73,12 @@ impl Publication {
         }
     }
 
+    /// Whether state gauges are served at `now`.
+    #[must_use]
+    pub fn exports(&self, now: BootInstant) -> bool {
+        self.fence(now).is_some()
+    }
+
     /// The instant from which the gauges are no longer served unless the lease is proved or a refresh is
     /// published before; `None` when none are served at `now`.
     #[must_use]

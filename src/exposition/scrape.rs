@@ -11,6 +11,8 @@ use crate::clock::BootInstant;
 pub struct Scrape {
     /// Queue families (empty when none are published), what depends on the instant, own metrics.
     pub parts: [Bytes; 3],
+    /// Whether it has queue state, and so may only be written while queue state is exported.
+    pub exports: bool,
 }
 
 impl Scrape {
@@ -37,5 +39,5 @@ pub fn scrape(metrics: &Metrics, publication: &Publication, answer: Answer) -> S
     };
     // Gathered after the view: whoever publishes a refresh has counted it before.
     let tail = state::render(&view, now, metrics.interval(), &metrics.collection(), answer.format);
-    Scrape { parts: [queues, encoded(tail), own] }
+    Scrape { parts: [queues, encoded(tail), own], exports: matches!(view, View::Published(_)) }
 }

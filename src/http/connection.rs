@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use arc_swap::ArcSwapOption;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -23,7 +24,8 @@ use warp::reply::Response;
 use super::routes::Route;
 use super::slots::{Phase, Pulse};
 use super::{Limits, Peer};
-use crate::exposition::Metrics;
+use crate::clock::BootInstant;
+use crate::exposition::{Metrics, Publication};
 
 /// What every connection shares.
 #[derive(Clone)]
@@ -41,14 +43,18 @@ pub(super) async fn drive(
     pulse: Arc<Pulse>,
     shutdown: CancellationToken,
 ) {
-    let io = TokioIo::new(Paced { stream, pulse: Arc::clone(&pulse) });
+    let guard = Arc::new(ArcSwapOption::empty());
+    let io = TokioIo::new(Paced { stream, pulse: Arc::clone(&pulse), guard: Arc::clone(&guard) });
     let header_bytes = shared.header_bytes;
     let service = service_fn(move |mut request: Request<Incoming>| {
         pulse.enter(Phase::Handler);
         request.extensions_mut().insert(peer);
-        let (shared, pulse) = (shared.clone(), Arc::clone(&pulse));
+        let (shared, pulse, guard) = (shared.clone(), Arc::clone(&pulse), Arc::clone(&guard));
         async move {
-            let response = answer(request, &shared).await;
+            let mut response = answer(request, &shared).await;
+            if let Some(Guarded(publication)) = response.extensions_mut().remove() {
+                guard.store(Some(publication));
+            }
             pulse.enter(Phase::Write);
             Ok::<_, Infallible>(response.map(|body| Tracked { body, pulse }))
         }
@@ -128,10 +134,34 @@ impl<B> Drop for Tracked<B> {
     }
 }
 
-/// A stream that tells its connection's pulse what it is waiting for.
+/// Marks an answer with queue state, whose bytes may be written only while queue state is exported.
+#[derive(Clone)]
+pub(super) struct Guarded(pub(super) Arc<Publication>);
+
+/// The queue families have run out while their answer was being written.
+#[derive(Debug, thiserror::Error)]
+#[error("queue state may no longer be exported")]
+struct Expired;
+
+/// A stream that tells its connection's pulse what it is waiting for, and lets no queue state out from beyond the
+/// fence.
 struct Paced {
     stream: TcpStream,
     pulse: Arc<Pulse>,
+    /// Set while an answer with queue state is being written.
+    guard: Arc<ArcSwapOption<Publication>>,
+}
+
+impl Paced {
+    /// Looks once more, with nothing left to do but write: a client that reads slowly, or a process that was
+    /// stopped in mid-answer, gets a broken answer, which Prometheus throws away, instead of gauges from beyond
+    /// the fence.
+    fn check(&self) -> io::Result<()> {
+        match &*self.guard.load() {
+            Some(publication) if !publication.exports(BootInstant::now()) => Err(io::Error::other(Expired)),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl AsyncRead for Paced {
@@ -147,6 +177,7 @@ impl AsyncRead for Paced {
 
 impl AsyncWrite for Paced {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check()?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -155,6 +186,7 @@ impl AsyncWrite for Paced {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check()?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
@@ -165,7 +197,9 @@ impl AsyncWrite for Paced {
     // Hyper flushes the stream only when the kernel has taken every byte it was given.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.pulse.flushed();
+        if self.pulse.flushed() {
+            self.guard.store(None);
+        }
         Poll::Ready(Ok(()))
     }
 

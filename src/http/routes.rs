@@ -17,11 +17,12 @@ use warp::reply::{Reply, Response};
 use warp::{Filter, Rejection};
 
 use super::Peer;
+use super::connection::Guarded;
 use super::leader::LeaderAnswer;
 use super::ready::{Readiness, Ready};
 use crate::clock::BootInstant;
 use crate::election::{Liveness, Status};
-use crate::exposition::{Metrics, Publication, Scrape, View, negotiate, scrape};
+use crate::exposition::{Metrics, Publication, Scrape, negotiate, scrape};
 
 /// Bytes of queue state that are handed over at once.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -188,8 +189,11 @@ pub fn routes(context: Context) -> BoxedFilter<(Response,)> {
 fn exposition(metrics: &Metrics, publication: &Arc<Publication>, headers: &HeaderMap) -> Response {
     let answer = negotiate(joined(headers, &ACCEPT).as_deref(), joined(headers, &ACCEPT_ENCODING).as_deref());
     let scrape = scrape(metrics, publication, answer);
-    let length = scrape.bytes();
-    let mut response = warp::reply::stream(pieces(scrape, Arc::clone(publication))).into_response();
+    let (length, exports) = (scrape.bytes(), scrape.exports);
+    let mut response = warp::reply::stream(pieces(scrape)).into_response();
+    if exports {
+        response.extensions_mut().insert(Guarded(Arc::clone(publication)));
+    }
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.format.content_type()));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -200,26 +204,14 @@ fn exposition(metrics: &Metrics, publication: &Arc<Publication>, headers: &Heade
     response
 }
 
-/// The queue families have run out while their answer was being written.
-#[derive(Debug, thiserror::Error)]
-#[error("queue state may no longer be exported")]
-struct Expired;
-
-/// `scrape` in pieces that share its memory. Where it has queue state, every piece is taken just before it
-/// is written and only while queue state is exported: a client that reads slowly, or a process that was
-/// stopped meanwhile, gets a broken answer, which Prometheus throws away, instead of gauges from beyond the
-/// fence.
-fn pieces(scrape: Scrape, publication: Arc<Publication>) -> impl Stream<Item = Result<Bytes, Expired>> + Send + Sync {
+/// `scrape` in pieces that share its memory, so that little of it is buffered when a client reads slowly.
+fn pieces(scrape: Scrape) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + Sync {
     let [mut queues, tail, own] = scrape.parts;
-    let guarded = !queues.is_empty();
     let queues = std::iter::from_fn(move || {
         let piece = queues.split_to(queues.len().min(PIECE_BYTES));
         (!piece.is_empty()).then_some(piece)
     });
-    stream::iter(queues.chain([tail, own]).map(move |piece| {
-        let exports = || matches!(publication.view(BootInstant::now()), View::Published(_));
-        if !guarded || exports() { Ok(piece) } else { Err(Expired) }
-    }))
+    stream::iter(queues.chain([tail, own]).map(Ok))
 }
 
 /// All values of a list header as one list; a value that is no text is not there.

@@ -54,11 +54,13 @@ impl Pulse {
         self.state.store(since | Phase::Last as u64, Ordering::Relaxed);
     }
 
-    /// The kernel has taken every byte handed over so far.
-    pub(super) fn flushed(&self) {
-        if self.phase() == Phase::Last {
+    /// The kernel has taken every byte handed over so far. Returns whether that was the end of an answer.
+    pub(super) fn flushed(&self) -> bool {
+        let ended = self.phase() == Phase::Last;
+        if ended {
             self.enter(Phase::Idle);
         }
+        ended
     }
 
     pub(super) fn phase(&self) -> Phase {

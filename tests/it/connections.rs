@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use retsu_collector::config::{DatabaseSettings, Sources, load};
+use retsu_collector::database::Database;
+use retsu_collector::election::Path::Direct;
+use retsu_collector::election::{PoolerError, probe};
 use sqlx::{ConnectOptions, Connection, PgConnection, Row};
 
 use crate::support::{Server, server};
@@ -248,3 +251,66 @@ async fn tls_is_preferred_required_and_verified_as_documented() {
     assert_eq!(session(server.connect(&client("certified")).await.unwrap()).await.0, "certified");
     server.connect(&client("stranger")).await.unwrap_err();
 }
+
+#[tokio::test]
+async fn the_probe_for_a_pooler_connects_in_every_way_that_the_driver_does_and_in_no_other() {
+    let server = Secure::start().await;
+    for (role, method) in [("by_md5", "md5"), ("by_password", "scram-sha-256"), ("by_scram", "scram-sha-256")] {
+        server.execute(&format!("SET password_encryption = '{method}'; CREATE ROLE {role} LOGIN PASSWORD 'p%ß'")).await;
+    }
+    server.execute("CREATE ROLE encrypted LOGIN PASSWORD 'p%ß'; CREATE ROLE certified LOGIN").await;
+    let rules = "local all all trust\nhost all by_md5 all md5\nhost all by_password all password\n";
+    let rules = format!("{rules}{}", RULES.strip_prefix("local all all trust\n").unwrap());
+    fs::write(server.server.data_dir().join("pg_hba.conf"), rules).unwrap();
+    server.execute("SELECT pg_reload_conf()").await;
+
+    let (port, socket) = (server.port, server.server.socket_dir().display().to_string());
+    let verify = |authority: &str| {
+        format!(", sslmode: verify-full, sslrootcert: {}", server.file(&format!("{authority}.pem")).display())
+    };
+    let certificate =
+        |name: &str| format!("{}, sslcert: {1}.pem, sslkey: {1}.key", verify("authority"), server.file(name).display());
+    let mut accepted = vec![("certified", "::1", certificate("certified")), ("postgres", &*socket, String::new())];
+    for role in ["by_md5", "by_password", "by_scram", "encrypted"] {
+        for host in ["::1", "127.0.0.1", "localhost"] {
+            accepted.push((role, host, ", sslmode: require".to_owned()));
+            accepted.push((role, host, String::new()));
+        }
+        accepted.push((role, "::1", verify("authority")));
+    }
+    for mode in ["disable", "allow", "prefer"] {
+        accepted.push(("by_scram", "::1", format!(", sslmode: {mode}")));
+    }
+    let settings = |role: &str, host: &str, tls: &str| {
+        database_settings(&format!(
+            "{{host: '{host}', port: {port}, user: {role}, password: 'p%ß', dbname: postgres{tls}}}"
+        ))
+    };
+    let log = Log::default();
+    let guard = log.capture();
+    for (role, host, tls) in &accepted {
+        let database = Database::open(settings(role, host, tls)).unwrap();
+        let mut candidate = database.acquire().await.unwrap_or_else(|error| panic!("{role} {host} {tls}: {error}"));
+        let path = probe(&database, &mut candidate, LIMIT).await;
+        assert!(matches!(path, Ok(Direct)), "{role} {host} {tls}: {path:?}");
+    }
+
+    // The pool has its connection already when a probe with other parameters is refused.
+    for (role, host, tls) in [
+        ("encrypted", "::1", ", sslmode: disable".to_owned()),
+        ("by_scram", "::1", verify("stranger")),
+        ("by_scram", "127.0.0.1", verify("authority")),
+        ("certified", "::1", certificate("stranger")),
+    ] {
+        let database = Database::open(settings("by_scram", "::1", "")).unwrap();
+        let mut candidate = database.acquire().await.unwrap();
+        database.pool().set_connect_options(settings(role, host, &tls).connect_options().unwrap());
+        let error = probe(&database, &mut candidate, LIMIT).await.unwrap_err();
+        assert!(matches!(error, PoolerError::Failed { .. }), "{role} {host} {tls}: {error}");
+        assert!(!format!("{error} {error:?}").contains("p%"), "{error}");
+    }
+    drop(guard);
+    assert!(!log.text().contains("p%"), "{}", log.text());
+}
+
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(20);

@@ -67,7 +67,8 @@ impl Replica {
     fn lead(&self, names: &[&str]) {
         self.metrics.attempt(AttemptOutcome::Acquired);
         let term = Some(Term { timeline: 1, number: 734 });
-        self.metrics.role(&Status { role: Role::Leader, term, ..Status::starting() });
+        let system_identifier = Some(7_300_000_000_000_000_001);
+        self.metrics.role(&Status { role: Role::Leader, term, system_identifier, ..Status::starting() });
         let snapshot = snapshot(names);
         self.metrics.refresh_succeeded(&snapshot);
         publish(&self.publication, &snapshot, BootInstant::now() + Duration::from_secs(600));
@@ -350,7 +351,10 @@ fn presence(family: &str, standby: &str) -> &'static str {
         "retsu_collector_last_refresh_timestamp_seconds" => "from the first successful refresh",
         "queue_state_collection_failures_total" | "queue_state_collection_duration_seconds" => "from the first refresh",
         "queue_state_collection_success" => "the leader; with 0, a replica whose refresh failed",
-        "retsu_collector_term" | "retsu_collector_term_timeline" => "the leader",
+        "retsu_collector_term" | "retsu_collector_term_info" | "retsu_collector_term_timeline" => {
+            "the holder of the lock, from the grant on"
+        }
+        "retsu_collector_election_refusal_info" => "a replica that is refused",
         _ => "the leader, while it exports",
     }
 }
@@ -388,6 +392,7 @@ async fn metrics_md_lists_what_the_code_exports() {
     let standby = Replica::sampled().await;
     let leader = Replica::sampled().await;
     leader.metrics.http_request("/metrics", "200", Duration::from_millis(1));
+    leader.metrics.refusal(Some("hot_standby"));
     leader.fail();
     leader.lead(&["emails"]);
     let expected = documentation(&standby.text(), &leader.text());

@@ -1,6 +1,7 @@
 //! Integration tests, one binary. They start the real program on a real PostgreSQL.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod alerts;
 mod collection;
 mod commands;
 mod connections;
@@ -9,7 +10,11 @@ mod election;
 mod exposition;
 mod failover;
 mod http;
+mod lease;
 mod oracle;
+mod poolers;
+mod promotion;
+mod quiet;
 mod readme;
 mod schema;
 mod smoke;

@@ -2,14 +2,18 @@
 //!
 //! The PostgreSQL version is `RETSU_TEST_POSTGRESQL_VERSION`, by default the newest.
 
+mod pgbouncer;
 mod postgres;
 mod process;
 mod proxy;
+mod replication;
 mod scrape;
 mod wait;
 
+pub(crate) use pgbouncer::PgBouncer;
 pub(crate) use postgres::{Database, Server, database, lock_holders, postgresql_version, queue_database, server};
 pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_with};
 pub(crate) use proxy::Proxy;
+pub(crate) use replication::{Replication, ServerIdentity, make_standby, server_identity};
 pub(crate) use scrape::{History, promtool, promtool_check};
 pub(crate) use wait::{eventually, throughout};

@@ -1,6 +1,8 @@
 //! A TCP proxy between a collector and its server, to cut.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tokio::io::copy;
@@ -24,6 +26,8 @@ enum Link {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     address: SocketAddr,
+    /// The port that new connections are passed on to.
+    server: Arc<AtomicU16>,
     link: watch::Sender<Link>,
     accepting: JoinHandle<()>,
 }
@@ -32,7 +36,8 @@ impl Proxy {
     /// Starts a proxy to the server of `url` and returns it with the URL that leads through it.
     pub(crate) async fn start(url: &str) -> (Self, String) {
         let mut url = url::Url::parse(url).unwrap();
-        let server = (Ipv4Addr::LOCALHOST, url.port().unwrap());
+        let server = Arc::new(AtomicU16::new(url.port().unwrap()));
+        let target = Arc::clone(&server);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (link, mut watched) = watch::channel(Link::Up);
@@ -41,18 +46,24 @@ impl Proxy {
                 let (client, _) = listener.accept().await.unwrap();
                 // A refused connection is one that is closed at once.
                 if *watched.borrow_and_update() == Link::Up {
+                    let server = (Ipv4Addr::LOCALHOST, target.load(Ordering::Relaxed));
                     tokio::spawn(pass(client, server.into(), watched.clone()));
                 }
             }
         });
         url.set_port(Some(address.port())).unwrap();
         url.set_host(Some("127.0.0.1")).unwrap();
-        (Self { address, link, accepting }, url.into())
+        (Self { address, server, link, accepting }, url.into())
     }
 
     /// Closes both ends of every connection.
     pub(crate) fn cut(&self) {
         self.link.send_replace(Link::Cut);
+    }
+
+    /// Passes new connections on to another port; what is connected stays connected.
+    pub(crate) fn retarget(&self, port: u16) {
+        self.server.store(port, Ordering::Relaxed);
     }
 
     /// Closes the server's ends only; the clients wait for answers that never come.

@@ -1,0 +1,272 @@
+//! The lease on a real server: the limits of the lock session, what it advertises, what a proof proves.
+
+use std::time::Duration;
+
+use retsu_collector::config::{CollectorSettings, DatabaseSettings, DatabaseSource};
+use retsu_collector::database::Database;
+use retsu_collector::election::{Advert, Attempt, Candidacy, LockSession, ProofError};
+use sqlx::{AssertSqlSafe, Executor, PgPool};
+
+use crate::election::settings;
+use crate::support::{self, Collector, eventually, lock_holders, queue_database, throughout};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
+const RETRY: &str = "worker.queue.state_metrics_collector.leadership_retry_interval_seconds";
+const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
+const FENCE: &str = "worker.queue.state_metrics_collector.lease.fence_seconds";
+
+/// The limits in the settings' own units, `off` where a Unix socket has none.
+const LIMITS: [(&str, &str, &str); 8] = [
+    ("idle_session_timeout", "4000", "4000"),
+    ("idle_in_transaction_session_timeout", "4000", "4000"),
+    ("statement_timeout", "10000", "10000"),
+    ("client_connection_check_interval", "500", "500"),
+    ("tcp_user_timeout", "2500", "0"),
+    ("tcp_keepalives_idle", "1", "0"),
+    ("tcp_keepalives_interval", "1", "0"),
+    ("tcp_keepalives_count", "2", "0"),
+];
+
+fn open(url: &str) -> Database {
+    Database::open(DatabaseSettings {
+        source: DatabaseSource::Url(url.to_owned().into()),
+        max_connections: 2,
+        acquire_timeout: Duration::from_secs(5),
+    })
+    .unwrap()
+}
+
+fn collector_settings() -> CollectorSettings {
+    settings(Duration::from_secs(10))
+}
+
+async fn attempt(database: &Database, identity: &str) -> Attempt {
+    LockSession::attempt(database, &Candidacy::new(&collector_settings(), identity)).await.unwrap()
+}
+
+async fn granted(database: &Database, identity: &str) -> LockSession {
+    match attempt(database, identity).await {
+        Attempt::Granted(session) => session,
+        Attempt::Held { holder, .. } => panic!("{holder:?} holds the lock"),
+    }
+}
+
+async fn setting(session: &mut sqlx::PgConnection, name: &str) -> String {
+    sqlx::query_scalar("SELECT setting FROM pg_settings WHERE name = $1").bind(name).fetch_one(session).await.unwrap()
+}
+
+/// A role of its own on the server of `database`, and the URL of it.
+async fn role(database: &support::Database, observer: &PgPool, kind: &str) -> (String, String) {
+    let role = format!("{kind}_{}", database.name());
+    let create = format!("CREATE ROLE {role} LOGIN PASSWORD 'lease' IN ROLE pg_read_all_data");
+    observer.execute(AssertSqlSafe(create)).await.unwrap();
+    let mut url = url::Url::parse(&database.url()).unwrap();
+    url.set_username(&role).unwrap();
+    url.set_password(Some("lease")).unwrap();
+    (role, url.into())
+}
+
+/// The program ends with code 2 and says `reason` and `detail`; nobody holds the lock at any time.
+async fn assert_refused(url: &str, observer: &PgPool, reason: &str, detail: &str) {
+    let mut collector = Collector::start(url, |_| {});
+    throughout(Duration::from_millis(300), "nothing is taken", async || lock_holders(observer).await == 0).await;
+    assert_eq!(collector.wait_exit(LIMIT).await.code(), Some(2));
+    assert_eq!(lock_holders(observer).await, 0);
+    let stepping_down = Collector::start(url, |config| _ = config.set(ON_FAILURE, "step_down"));
+    eventually(LIMIT, "the reason in the answers of a standby", async || {
+        let answer = stepping_down.get("/leader").await.map(|(status, body)| (status, body));
+        let metric = format!("retsu_collector_election_refusal_info{{reason=\"{reason}\"}} 1");
+        matches!(answer, Ok((503, body)) if body.contains(&format!("\"refusal\":\"{reason}\"")))
+            && stepping_down.metrics().await.is_some_and(|metrics| metrics.contains(&metric))
+    })
+    .await;
+    for log in [collector, stepping_down] {
+        let line = log.log().into_iter().find(|(_, line)| line.contains(reason)).map(|(_, line)| line);
+        assert!(line.as_ref().is_some_and(|line| line.contains(detail)), "{detail}: {line:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_session_carries_every_limit_and_a_losing_one_is_as_it_was() {
+    let server = support::database().await;
+    for over_socket in [false, true] {
+        let url = if over_socket { format!("{}?host={}", server.url(), server.socket_dir()) } else { server.url() };
+        let (winner, loser) = (open(&url), open(&url));
+        let mut fresh = loser.acquire().await.unwrap();
+        let mut before = Vec::new();
+        for (name, ..) in LIMITS {
+            before.push(setting(&mut fresh, name).await);
+        }
+        drop(fresh);
+        let mut session = granted(&winner, "winner").await;
+        for (name, over_tcp, local) in LIMITS {
+            assert_eq!(setting(&mut session, name).await, if over_socket { local } else { over_tcp }, "{name}");
+        }
+        assert!(matches!(attempt(&loser, "loser").await, Attempt::Held { .. }));
+        let mut again = loser.acquire().await.unwrap();
+        for ((name, ..), before) in LIMITS.into_iter().zip(before) {
+            assert_eq!(setting(&mut again, name).await, before, "{name}");
+        }
+        assert_eq!(setting(&mut again, "application_name").await, "retsu-collector");
+        session.release().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rival_reads_who_holds_the_lock_for_how_long_and_in_which_term() {
+    let server = support::database().await;
+    let (winner, loser) = (open(&server.url()), open(&server.url()));
+    let session = granted(&winner, "pod-a").await;
+    let Attempt::Held { holder: Some(holder), .. } = attempt(&loser, "pod-b").await else { panic!("a holder") };
+    let expected = Advert::new(Duration::from_secs(3), Some(session.term()), "pod-a");
+    assert_eq!(holder.advert, Some(expected));
+    session.release().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proof_is_good_while_the_lock_is_held_and_not_a_moment_longer() {
+    let server = support::database().await;
+    let (database, observer) = (open(&server.url()), server.pool().await);
+    let mut session = granted(&database, "prover").await;
+    session.prove().await.unwrap();
+    session.prove_from(&database).await.unwrap();
+    session.execute("SELECT pg_advisory_unlock_all()").await.unwrap();
+    assert!(matches!(session.prove().await, Err(ProofError::NotHeld)));
+    assert!(matches!(session.prove_from(&database).await, Err(ProofError::NotHeld)));
+    // Shared, the lock excludes nobody who asks for it shared, and is not what was granted.
+    session.execute("SELECT pg_advisory_lock_shared(1919251571, 1901294689)").await.unwrap();
+    assert!(matches!(session.prove().await, Err(ProofError::NotHeld)));
+    session.release().await;
+
+    let mut session = granted(&database, "prover").await;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *session).await.unwrap();
+    sqlx::query("SELECT pg_terminate_backend($1, 5000)").bind(pid).execute(&observer).await.unwrap();
+    assert!(matches!(session.prove_from(&database).await, Err(ProofError::NotHeld)));
+    assert!(matches!(session.prove().await, Err(ProofError::Statement(_))));
+    session.release().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_another_session_holds_by_the_same_key_elsewhere_proves_nothing() {
+    let (server, other) = (support::database().await, support::database().await);
+    let database = open(&server.url());
+    let session = granted(&database, "prover").await;
+    let elsewhere = granted(&open(&other.url()), "elsewhere").await;
+    // The lock of another database of the server does not count, nor does another backend's of this one.
+    assert!(matches!(elsewhere.prove_from(&database).await, Err(ProofError::NotHeld)));
+    session.prove_from(&database).await.unwrap();
+    session.release().await;
+    elsewhere.release().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_forbids_a_setting_or_does_not_carry_it_is_refused_by_its_name() {
+    let mut server = support::server().await;
+    let url = server.queue_database("forbidding").await;
+    let observer = PgPool::connect(&url).await.unwrap();
+    observer.execute("CREATE ROLE plain LOGIN PASSWORD 'plain' IN ROLE pg_read_all_data").await.unwrap();
+    // PostgreSQL itself lets every role set them. A function that comes before its own stands for the extension
+    // or pooler that does not.
+    observer
+        .execute(
+            "CREATE SCHEMA policy; GRANT USAGE ON SCHEMA policy TO plain; \
+             ALTER ROLE plain SET search_path = policy, pg_catalog, public; \
+             CREATE FUNCTION policy.set_config(name text, value text, is_local boolean) RETURNS text \
+             LANGUAGE plpgsql AS $$ BEGIN \
+             IF name = 'tcp_user_timeout' THEN RAISE EXCEPTION 'not here'; END IF; \
+             RETURN pg_catalog.set_config(name, value, is_local); END $$",
+        )
+        .await
+        .unwrap();
+    let mut as_plain = url::Url::parse(&url).unwrap();
+    as_plain.set_username("plain").unwrap();
+    as_plain.set_password(Some("plain")).unwrap();
+    assert_refused(as_plain.as_str(), &observer, "limit_not_carried", "`tcp_user_timeout` = `2500`: not here").await;
+    observer
+        .execute(
+            "CREATE OR REPLACE FUNCTION policy.set_config(name text, value text, is_local boolean) RETURNS text \
+             LANGUAGE sql AS $$ SELECT pg_catalog.set_config(name, \
+             CASE WHEN name = 'idle_session_timeout' THEN '0' ELSE value END, is_local) $$",
+        )
+        .await
+        .unwrap();
+    let detail = "`idle_session_timeout`: set to `4000`, it reads `0`";
+    assert_refused(as_plain.as_str(), &observer, "limit_not_carried", detail).await;
+    observer.close().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_without_the_right_to_connect_is_refused() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let (_, url) = role(&database, &observer, "stranger").await;
+    let revoke = format!("REVOKE CONNECT ON DATABASE {} FROM PUBLIC", database.name());
+    observer.execute(AssertSqlSafe(revoke)).await.unwrap();
+    assert_refused(&url, &observer, "insufficient_privilege", "permission denied for database").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_term_is_told_with_the_identity_of_its_server_in_log_metrics_and_leader() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let (system, timeline): (i64, i32) =
+        sqlx::query_as("SELECT system_identifier, timeline_id FROM pg_control_system(), pg_control_checkpoint()")
+            .fetch_one(&observer)
+            .await
+            .unwrap();
+    let leader = Collector::start(&database.url(), |config| _ = config.env("POD_NAME", "pod-a"));
+    eventually(LIMIT, "it exports", async || leader.exports().await).await;
+    let (_, body) = leader.get("/leader").await.unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(answer["system_identifier"], system.to_string());
+    assert_eq!((&answer["term"]["timeline"], &answer["refusal"]), (&timeline.into(), &serde_json::Value::Null));
+    let info = format!("retsu_collector_term_info{{system_identifier=\"{system}\",timeline=\"{timeline}\"}} 1");
+    assert!(leader.metrics().await.unwrap().contains(&info));
+    let number = &answer["term"]["number"];
+    let told = format!("system_identifier={system}");
+    assert_eq!(leader.count_in_log(&told), 2, "at the grant and at the first gauges");
+    let name: String = sqlx::query_scalar(
+        "SELECT application_name FROM pg_stat_activity JOIN pg_locks USING (pid) \
+         WHERE locktype = 'advisory' AND database = datid AND datname = current_database()",
+    )
+    .fetch_one(&observer)
+    .await
+    .unwrap();
+    assert_eq!(name, format!("retsu-collector F=3000ms T={timeline}/{number} pod-a"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_waits_for_the_longer_fence_of_the_one_before_and_says_nothing_until_then() {
+    let url = queue_database().await.url();
+    let leader = Collector::start(&url, |config| _ = config.set(FENCE, 8));
+    eventually(LIMIT, "the first exports", async || leader.exports().await).await;
+    let standby = Collector::start(&url, |config| _ = config.set(RETRY, 0.2).set(ON_FAILURE, "step_down"));
+    standby.wait_for_log("waiting as a standby", LIMIT).await;
+    leader.sigkill();
+    let granted = standby.wait_for_log(retsu_collector::election::ACQUIRED, LIMIT).await;
+    let exported = standby.wait_for_log("queue state is exported", LIMIT).await;
+    let waited = exported.duration_since(granted);
+    assert!(waited >= Duration::from_millis(7900), "{waited:?}");
+    eventually(LIMIT, "the second exports", async || standby.exports().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_is_older_than_the_interval_and_the_fence_is_not_served() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let leader = Collector::start(&database.url(), |config| _ = config.set(INTERVAL, 1).set(ON_FAILURE, "step_down"));
+    eventually(LIMIT, "it exports", async || leader.exports().await).await;
+    observer
+        .execute(
+            "ALTER TABLE queue RENAME TO queue_fast; \
+             CREATE VIEW queue AS SELECT * FROM queue_fast WHERE (SELECT pg_sleep(8) IS NOT NULL)",
+        )
+        .await
+        .unwrap();
+    // The refresh takes eight seconds, its proofs go on: the lease holds, the snapshot grows too old.
+    eventually(LIMIT, "it exports no more", async || !leader.exports().await).await;
+    eventually(LIMIT, "it exports again", async || leader.exports().await).await;
+    assert_eq!(leader.count_in_log("leadership lost"), 0);
+}
