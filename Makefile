@@ -45,7 +45,7 @@ test: $(PROMTOOL) ## Run every test: all on the newest and the oldest PostgreSQL
 	done
 
 .PHONY: chaos
-chaos: ## Inject 300 random faults, in half an hour; CHAOS_SEED=N repeats a run, UPDATE_DOCS=1 writes docs/failover.*
+chaos: ## Inject 300 random faults, in a quarter of an hour; CHAOS_SEED=N repeats a run, UPDATE_DOCS=1 writes docs/failover.*
 	CHAOS_FAULTS=$(CHAOS_FAULTS) CHAOS_CLUSTERS=$(CHAOS_CLUSTERS) \
 		$(CARGO) test --locked --test chaos -- --nocapture random_faults
 
