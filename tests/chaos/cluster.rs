@@ -84,6 +84,8 @@ impl Settings {
 pub(crate) struct Node {
     pub(crate) links: Links,
     pub(crate) settings: Settings,
+    /// Whether the collector connects through PgBouncer.
+    pub(crate) pooled: bool,
     collector: Option<Collector>,
 }
 
@@ -99,7 +101,7 @@ impl Node {
         let enter = self.links.enter();
         let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
         let settings = self.settings;
-        self.collector = Some(Collector::start(&Server::url(self.links.server_address()), |config| {
+        self.collector = Some(Collector::start(&Server::url(self.links.server_address(), self.pooled), |config| {
             let section = "worker.queue.state_metrics_collector";
             config
                 // Not even when this process is killed does it stay behind.
@@ -143,7 +145,7 @@ impl Cluster {
         let server = Server::start().await;
         let mut nodes = Vec::new();
         for place in 0..size {
-            let mut node = Node { links: Links::new(server.host(), place), settings, collector: None };
+            let mut node = Node { links: Links::new(server.host(), place), settings, pooled: false, collector: None };
             node.restart();
             nodes.push(node);
         }

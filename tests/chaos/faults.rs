@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::sleep;
 
 use crate::checker::Injected;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Node};
 use crate::eventually;
 use crate::network::Lost;
 use crate::server::Shutdown;
@@ -59,6 +59,8 @@ pub(crate) enum Fault {
     ClockStepped { seconds: i64 },
     /// A query is made to wait for a time.
     SlowQuery { slow: Slow, fences: f64 },
+    /// Everybody connects through PgBouncer, which is killed and started again.
+    PoolerKilled,
     /// The standbys get a smaller fence; then the leader, with the larger, loses lock and network at once.
     SettingsRolled,
 }
@@ -88,6 +90,7 @@ impl fmt::Display for Fault {
             }
             Self::SlowQuery { slow: Slow::Catalogue, fences } => write!(f, "catalogue slow for {fences} fences"),
             Self::SlowQuery { slow: Slow::LockSession, fences } => write!(f, "lock session slow for {fences} fences"),
+            Self::PoolerKilled => f.write_str("PgBouncer killed and started"),
             Self::SettingsRolled => f.write_str("smaller fence rolled out, lock and network lost"),
         }
     }
@@ -113,8 +116,8 @@ impl Fault {
     pub(crate) const OF_THE_NETWORK: [Self; 4] =
         [Self::HostLost, Self::Cut(Lost::Both), Self::Cut(Lost::ToServer), Self::Cut(Lost::FromServer)];
 
-    /// Those of the server.
-    pub(crate) const OF_THE_SERVER: [Self; 13] = [
+    /// Those of the server, and of what is before it.
+    pub(crate) const OF_THE_SERVER: [Self; 14] = [
         Self::ServerEnded(Shutdown::Fast),
         Self::ServerEnded(Shutdown::Immediate),
         Self::ServerEnded(Shutdown::Kill),
@@ -128,6 +131,7 @@ impl Fault {
         Self::SlowQuery { slow: Slow::Refresh, fences: 3.0 },
         Self::SlowQuery { slow: Slow::Catalogue, fences: 1.5 },
         Self::SlowQuery { slow: Slow::LockSession, fences: 1.5 },
+        Self::PoolerKilled,
     ];
 
     /// Every one.
@@ -153,6 +157,7 @@ impl Fault {
             | Self::ServerPaused { .. }
             | Self::DatabaseDropped
             | Self::DiskFull
+            | Self::PoolerKilled
             | Self::SlowQuery { slow: Slow::Refresh | Slow::Catalogue | Slow::LockSession, .. } => "server_restarted",
         })
     }
@@ -161,25 +166,38 @@ impl Fault {
     /// exports again.
     pub(crate) async fn inject(self, cluster: &mut Cluster, rng: &mut StdRng) {
         let leader = cluster.settle().await;
-        if self == Self::SettingsRolled {
-            for place in (0..cluster.nodes.len()).filter(|&place| place != leader) {
-                cluster.nodes[place].settings = cluster.nodes[place].settings.with_a_smaller_fence();
-                cluster.nodes[place].restart();
+        let settings = cluster.nodes[leader].settings;
+        match self {
+            Self::SettingsRolled => {
+                change_standbys(cluster, leader, |node| node.settings = settings.with_a_smaller_fence()).await;
             }
-            cluster.settle().await;
+            Self::PoolerKilled => {
+                cluster.server.start_pooler().await;
+                change_all(cluster, rng, |node| node.pooled = true).await;
+            }
+            _ => {}
         }
+        let leader = cluster.settle().await;
         sleep(PHASES.mul_f64(rng.random())).await;
         let bound = match self.bound() {
             Some(fault) => cluster.bound(fault).await,
             None => Duration::ZERO,
         };
         let began = cluster.recorder.elapsed();
-        let injected = Injected { fault: self.to_string(), began, bound, outage: Duration::ZERO };
         println!("{:8.3} s {self} ({leader} leads)", began.as_secs_f64());
+        let injected = Injected { fault: self.to_string(), began, bound, outage: Duration::ZERO };
         cluster.injected.push(injected);
         let outage = self.happen(cluster, leader).await;
         cluster.injected.last_mut().unwrap().outage = outage;
         cluster.settle().await;
+        match self {
+            Self::SettingsRolled => change_all(cluster, rng, |node| node.settings = settings).await,
+            Self::PoolerKilled => {
+                change_all(cluster, rng, |node| node.pooled = false).await;
+                cluster.server.kill_pooler().await;
+            }
+            _ => {}
+        }
     }
 
     /// Does it, waits for what must follow, and mends it. Returns for how long nobody could have led.
@@ -297,26 +315,36 @@ impl Fault {
                 terminate_holder(cluster).await;
                 cluster.wait_for_term_after(term).await;
                 cluster.nodes[leader].links.mend();
-                let leader = cluster.settle().await;
-                restore(cluster, leader).await;
+            }
+            Self::PoolerKilled => {
+                cluster.server.kill_pooler().await;
+                cluster.server.start_pooler().await;
+                let outage = began.elapsed();
+                cluster.wait_for_term_after(term).await;
+                return outage;
             }
         }
         Duration::ZERO
     }
 }
 
-/// Gives every node the settings of the one whose fence is greatest, the leader last.
-async fn restore(cluster: &mut Cluster, leader: usize) {
-    let settings = cluster.nodes.iter().map(|node| node.settings).max_by_key(|settings| settings.fence).unwrap();
-    for last in [false, true] {
-        for place in (0..cluster.nodes.len()).filter(|&place| (place == leader) == last) {
-            if cluster.nodes[place].settings != settings {
-                cluster.nodes[place].settings = settings;
-                cluster.nodes[place].restart();
-            }
-        }
-        cluster.settle().await;
+/// Changes every node but the leader's, and starts its collector anew.
+async fn change_standbys(cluster: &mut Cluster, leader: usize, change: impl Fn(&mut Node)) {
+    for place in (0..cluster.nodes.len()).filter(|&place| place != leader) {
+        change(&mut cluster.nodes[place]);
+        cluster.nodes[place].restart();
     }
+    cluster.settle().await;
+}
+
+/// Changes every node as a rolling update does: the standbys, and then the leader, which is stopped in order. That
+/// is a fault like any other.
+async fn change_all(cluster: &mut Cluster, rng: &mut StdRng, change: impl Fn(&mut Node)) {
+    let leader = cluster.settle().await;
+    change_standbys(cluster, leader, &change).await;
+    // It is started again with what is changed now.
+    change(&mut cluster.nodes[leader]);
+    Box::pin(Fault::Stopped.inject(cluster, rng)).await;
 }
 
 /// A transaction that keeps everybody from reading `tables`.

@@ -27,6 +27,9 @@ const UNPRIVILEGED: u32 = 65_534;
 /// The database of the queues.
 const DATABASE: &str = "queues";
 
+/// Where PgBouncer listens.
+const POOLER_PORT: u16 = 6432;
+
 /// How PostgreSQL is told to end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Shutdown {
@@ -46,13 +49,16 @@ pub(crate) struct Server {
     binaries: PathBuf,
     /// `nsenter`, whose only child is the first process of PostgreSQL.
     running: Option<Child>,
+    /// The same for PgBouncer.
+    pooler: Option<Child>,
 }
 
 impl Server {
     /// A server with the tables of a queue.
     pub(crate) async fn start() -> Self {
         let directory = tempfile::Builder::new().prefix("retsu-chaos-").tempdir().unwrap();
-        let mut server = Self { host: Namespace::host(), binaries: binaries().await, directory, running: None };
+        let mut server =
+            Self { host: Namespace::host(), binaries: binaries().await, directory, running: None, pooler: None };
         let (data, socket) = (server.file("data"), server.file("socket"));
         chown(server.directory.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
         for directory in [&data, &socket] {
@@ -86,9 +92,10 @@ impl Server {
         &self.host
     }
 
-    /// The URL of the database of the queues, at one of the server's addresses.
-    pub(crate) fn url(address: Ipv4Addr) -> String {
-        format!("postgres://postgres@{address}/{DATABASE}")
+    /// The URL of the database of the queues, at one of the server's addresses, of PostgreSQL itself or through
+    /// PgBouncer.
+    pub(crate) fn url(address: Ipv4Addr, pooled: bool) -> String {
+        format!("postgres://postgres@{address}:{}/{DATABASE}", if pooled { POOLER_PORT } else { 5432 })
     }
 
     /// A session of the superuser in the database of the queues, past every link.
@@ -135,6 +142,29 @@ impl Server {
         postgres.arg("-D").arg(self.file("data")).stdout(log.try_clone().unwrap()).stderr(log);
         self.running = Some(postgres.spawn().unwrap());
         self.wait_until_ready().await;
+    }
+
+    /// Starts a PgBouncer in session mode, and waits until it passes connections on.
+    pub(crate) async fn start_pooler(&mut self) {
+        let configuration = format!(
+            "[databases]\n* = host={} user=postgres\n[pgbouncer]\nlisten_addr = *\nlisten_port = {POOLER_PORT}\n\
+             unix_socket_dir = {0}\nlogfile = {0}/pgbouncer.log\npool_mode = session\nauth_type = any\n\
+             ignore_startup_parameters = extra_float_digits\n",
+            self.file("socket").display()
+        );
+        std::fs::write(self.file("pgbouncer.ini"), configuration).unwrap();
+        let mut pgbouncer = self.unprivileged(&pgbouncer());
+        self.pooler = Some(pgbouncer.arg("-q").arg(self.file("pgbouncer.ini")).spawn().unwrap());
+        let socket = self.file("socket");
+        let url = format!("postgres://postgres@localhost:{POOLER_PORT}/{DATABASE}?host={}", socket.display());
+        eventually(START, "PgBouncer passes connections on", async || PgConnection::connect(&url).await.is_ok()).await;
+    }
+
+    /// Kills it.
+    pub(crate) async fn kill_pooler(&mut self) {
+        let mut nsenter = self.pooler.take().unwrap();
+        send(only_child(&nsenter).expect("PgBouncer runs"), Signal::KILL);
+        eventually(START, "PgBouncer has ended", async || nsenter.try_wait().unwrap().is_some()).await;
     }
 
     /// Waits until PostgreSQL accepts connections, and starts it when it has ended by itself.
@@ -231,11 +261,10 @@ impl Server {
     }
 
     fn first_process(&self) -> u32 {
-        let nsenter = self.running.as_ref().unwrap().id();
-        let children = std::fs::read_to_string(format!("/proc/{nsenter}/task/{nsenter}/children")).unwrap();
-        children.trim().parse().unwrap_or_else(|_| panic!("PostgreSQL has ended: {}", self.log()))
+        only_child(self.running.as_ref().unwrap()).unwrap_or_else(|| panic!("PostgreSQL has ended: {}", self.log()))
     }
 
+    /// A command inside, not as root; a program of PostgreSQL or one with its path.
     fn unprivileged(&self, program: &str) -> Command {
         let mut command = self.host.command("setpriv");
         command
@@ -260,6 +289,20 @@ impl Drop for Server {
             eprintln!("--- log of PostgreSQL\n{}", self.log());
         }
     }
+}
+
+/// The process that `nsenter` waits for.
+fn only_child(nsenter: &Child) -> Option<u32> {
+    let pid = nsenter.id();
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.trim().parse().ok()
+}
+
+/// The path of PgBouncer. Debian's package puts it where an ordinary search path does not look.
+fn pgbouncer() -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    let file = directories.map(|directory| directory.join("pgbouncer")).find(|file| file.is_file());
+    text(&file.expect("no pgbouncer: install the package of that name"))
 }
 
 fn text(path: &Path) -> String {
