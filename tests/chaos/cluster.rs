@@ -158,27 +158,20 @@ impl Cluster {
 
     /// Waits until every process answers and one alone exports for a while. Returns which.
     pub(crate) async fn settle(&self) -> usize {
-        let mut steady: Option<(usize, Duration)> = None;
-        let mut leader = 0;
+        let answers = |sample: &Option<Sample>| sample.is_some_and(|sample| sample.answer != Answer::Unreachable);
+        // The sole exporter, and since when it is that.
+        let mut sole: Option<(usize, Duration)> = None;
         eventually(LIMIT, "every process answers and one alone exports", async || {
             let now = self.recorder.elapsed();
-            let last = self.recorder.last();
-            let answers = |sample: &Option<Sample>| sample.is_some_and(|sample| sample.answer != Answer::Unreachable);
-            steady = match (self.recorder.exporting()[..] == [leader], steady) {
-                _ if !last.iter().all(answers) => None,
-                (true, Some((same, since))) if same == leader => Some((leader, since)),
-                _ => match self.recorder.exporting()[..] {
-                    [one] => {
-                        leader = one;
-                        Some((one, now))
-                    }
-                    _ => None,
-                },
+            let leader = match self.recorder.exporting()[..] {
+                [leader] if self.recorder.last().iter().all(answers) => Some(leader),
+                _ => None,
             };
-            steady.is_some_and(|(_, since)| now - since >= STEADY)
+            sole = leader.map(|leader| sole.filter(|&(same, _)| same == leader).unwrap_or((leader, now)));
+            sole.is_some_and(|(_, since)| now - since >= STEADY)
         })
         .await;
-        leader
+        sole.unwrap().0
     }
 
     /// The greatest term that is exported now.

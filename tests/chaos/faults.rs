@@ -284,26 +284,28 @@ impl Fault {
                     sleep(cluster.nodes[leader].settings.idle_session_timeout.mul_f64(1.5)).await;
                 }
             }
-            Self::SlowQuery { slow: Slow::LockSession, fences } => {
-                let mut observer = cluster.server.connect().await;
-                let holder = sqlx::query_scalar(HOLDER).fetch_one(&mut observer).await.unwrap();
-                cluster.server.pause_backend(holder);
-                sleep(fence.mul_f64(fences)).await;
-                cluster.server.go_on();
-                return began.elapsed();
-            }
             Self::SlowQuery { slow, fences } => {
-                let tables = match slow {
-                    Slow::Refresh | Slow::FirstRefresh => "queue",
-                    Slow::Catalogue | Slow::LockSession => "pg_database, pg_authid",
+                let lock = match slow {
+                    Slow::Refresh => Some(hold_a_refresh(cluster).await.0),
+                    Slow::FirstRefresh => Some(lock(cluster, "queue").await),
+                    Slow::Catalogue => Some(lock(cluster, "pg_database, pg_authid").await),
+                    Slow::LockSession => {
+                        let mut observer = cluster.server.connect().await;
+                        let holder = sqlx::query_scalar(HOLDER).fetch_one(&mut observer).await.unwrap();
+                        cluster.server.pause_backend(holder);
+                        None
+                    }
                 };
-                let mut lock = lock(cluster, tables).await;
+                let held = Instant::now();
                 if slow == Slow::FirstRefresh {
                     cluster.nodes[leader].collector().sigkill();
                 }
                 sleep(fence.mul_f64(fences)).await;
-                sqlx::query("ROLLBACK").execute(&mut lock).await.unwrap();
-                let outage = began.elapsed();
+                match lock {
+                    Some(lock) => lock.close().await.unwrap(),
+                    None => cluster.server.go_on(),
+                }
+                let outage = held.elapsed();
                 if slow == Slow::FirstRefresh {
                     cluster.wait_for_term_after(term).await;
                     cluster.nodes[leader].restart();
