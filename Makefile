@@ -49,6 +49,10 @@ chaos: ## Inject 300 random faults, in a quarter of an hour; CHAOS_SEED=N repeat
 	CHAOS_FAULTS=$(CHAOS_FAULTS) CHAOS_CLUSTERS=$(CHAOS_CLUSTERS) \
 		$(CARGO) test --locked --test chaos -- --nocapture random_faults
 
+.PHONY: model
+model: ## Check the lease on larger models than `make test` does, in some minutes
+	RETSU_MODEL_LONG=1 $(CARGO) test --locked --test model -- --nocapture
+
 .PHONY: lint
 lint: ## Check format, lints and documentation; every warning is an error
 	$(CARGO) fmt --check

@@ -17,7 +17,8 @@ const LIMIT_PERCENT: f64 = 0.1;
 const PROOFS: u32 = 5_000;
 
 pub(crate) async fn measure(url: &str, bounds: &mut Bounds) -> Result<(), Failure> {
-    let settings = config::load(&Sources::default())?.settings.collector;
+    let sources = Sources { environment: vec![("PGHOST".into(), "localhost".into())], ..Sources::default() };
+    let settings = config::load(&sources)?.settings.collector;
     let database = Database::open(DatabaseSettings {
         source: DatabaseSource::Url(url.to_owned().into()),
         // The lock session and one other, so that every proof from another connection runs on the same backend.

@@ -128,7 +128,7 @@ pub(crate) static KEYS: &[Key] = &[
         "worker.queue.state_metrics_collector.lease.fence_seconds",
         SPAN,
         Some("3"),
-        "How long after a proof was sent its process may serve state gauges, and how long a new leader waits before it serves its own. Give every replica the same.",
+        "How long after a proof was sent its process may serve state gauges, and how long a new leader waits before it serves its own; at most 600. Give every replica the same.",
     ),
     key(
         "worker.queue.state_metrics_collector.lease.clock_drift_ppm",

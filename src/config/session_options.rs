@@ -100,6 +100,8 @@ fn settings(arguments: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     #[test]

@@ -49,6 +49,8 @@ pub struct Timing {
     retry_interval: Duration,
     refresh_timeout: Duration,
     collection_interval: Duration,
+    /// The longest fence among the own one and those that others were seen to advertise.
+    longest_fence: Duration,
 }
 
 impl Timing {
@@ -63,6 +65,7 @@ impl Timing {
             retry_interval: settings.leadership_retry_interval,
             refresh_timeout: settings.refresh_timeout,
             collection_interval: settings.collection_interval,
+            longest_fence: settings.lease.fence,
         };
         let violations = rules::violations(&timing);
         if violations.is_empty() { Ok(timing) } else { Err(violations) }
@@ -86,11 +89,20 @@ impl Timing {
         sent + self.collection_interval + self.lease.fence
     }
 
-    /// How long after the receipt of the grant a new leader serves nothing: the longer of its own fence and the
-    /// `advertised` one, lengthened by the drift of clocks and rounded up to the nanosecond.
+    /// A holder of the lock advertises `fence`. Returns whether that is longer than any that counted before.
+    ///
+    /// It counts from now on: whoever has it may hold the lock again at any time, seen or unseen.
+    pub fn saw(&mut self, fence: Duration) -> bool {
+        let longer = fence > self.longest_fence;
+        self.longest_fence = fence.max(self.longest_fence);
+        longer
+    }
+
+    /// How long after the receipt of the grant a new leader serves nothing: the longest fence among its own and
+    /// those that it [saw](Self::saw), lengthened by the drift of clocks and rounded up to the nanosecond.
     #[must_use]
-    pub fn take_over_wait(&self, advertised: Option<Duration>) -> Duration {
-        stretched(advertised.map_or(self.lease.fence, |fence| fence.max(self.lease.fence)), self.lease.clock_drift_ppm)
+    pub fn take_over_wait(&self) -> Duration {
+        stretched(self.longest_fence, self.lease.clock_drift_ppm)
     }
 
     /// The bound of each fault: from the fault to the first gauges of the new leader.
@@ -110,13 +122,13 @@ impl Timing {
     /// The bound of one fault. See [`bounds`](Self::bounds).
     #[must_use]
     pub fn bound(&self, fault: Fault) -> Duration {
-        self.free_to_gauges(fault.detection(self), self.take_over_wait(None))
+        self.free_to_gauges(fault.detection(self), self.take_over_wait())
     }
 
     /// The bound of one fault however slow refreshes are, as long as the new leader's first one succeeds.
     #[must_use]
     pub fn worst(&self, fault: Fault) -> Duration {
-        self.free_to_gauges(fault.detection_in_statement(self), self.take_over_wait(None).max(self.refresh_timeout))
+        self.free_to_gauges(fault.detection_in_statement(self), self.take_over_wait().max(self.refresh_timeout))
     }
 
     /// The lock is free after `detection`, tried within the retry interval, and followed by `preparation`.

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use super::advert::Advert;
 use super::bound::Timing;
 use super::cadence::Cadence;
-use super::holders::Holders;
 use super::predecessors::Predecessors;
 use super::proof::{Claim, ProofError};
 use super::session::{Attempt, AttemptError, Candidacy, LockSession};
@@ -106,8 +105,6 @@ struct Campaign {
     stop: CancellationToken,
     allowance: Duration,
     state: State,
-    /// The holders that this process has had to wait for.
-    holders: Holders<(i32, Option<Term>)>,
     /// The term of the holder that was seen last.
     predecessor: Option<Term>,
     /// Failed attempts and terms in a row.
@@ -124,14 +121,12 @@ impl Campaign {
     fn new(elector: Elector, stop: CancellationToken, allowance: Duration) -> Self {
         let settings = &elector.settings;
         let candidacy = Candidacy::new(settings, &elector.identity);
-        let holders = Holders::new(&elector.timing);
         Self {
             elector,
             candidacy,
             stop,
             allowance,
             state: State::starting(),
-            holders,
             predecessor: None,
             failures: 0,
             outage: false,
@@ -177,18 +172,15 @@ impl Campaign {
                 self.elector.metrics.attempt(AttemptOutcome::Acquired);
                 self.lead(session).await
             }
-            Ok(Attempt::Held { holder, seen_at }) => {
+            Ok(Attempt::Held(holder)) => {
                 self.elector.metrics.attempt(AttemptOutcome::Held);
                 self.state.rejected();
-                let advert = holder.as_ref().and_then(|holder| holder.advert.as_ref());
                 if let Some(holder) = &holder {
-                    let term = advert.and_then(Advert::term);
-                    self.holders.seen((holder.pid, term), advert.map(Advert::fence), seen_at);
-                    self.predecessor = term;
+                    self.seen(holder);
                 }
                 if !std::mem::replace(&mut self.waiting, true) {
                     let retry = self.elector.settings.leadership_retry_interval;
-                    let holder = advert.map(ToString::to_string);
+                    let holder = holder.map(|holder| holder.to_string());
                     tracing::info!(?retry, holder, "another session holds the advisory lock, waiting as a standby");
                 }
                 // Somebody leads: what became of our own last collection no longer matters.
@@ -207,17 +199,32 @@ impl Campaign {
         }
     }
 
+    /// Remembers what a holder of the lock says of itself.
+    fn seen(&mut self, holder: &Advert) {
+        self.predecessor = holder.term();
+        let timing = &mut self.elector.timing;
+        if timing.saw(holder.fence()) {
+            self.elector.metrics.declare(timing.bounds());
+            tracing::warn!(
+                %holder,
+                own = ?timing.lease().fence,
+                "the holder of the lock has a longer fence, which this process will wait for in every take-over"
+            );
+        }
+    }
+
     /// Leads with `session` until it is told to stop, a proof or a refresh fails.
     async fn lead(&mut self, mut session: LockSession) -> Result<(), ElectionError> {
         let claim = session.claim();
         let term = claim.term;
         self.state.granted(term);
         self.waiting = false;
-        let opens = self.holders.granted(session.granted_at());
+        let wait = self.elector.timing.take_over_wait();
+        let opens = session.granted_at() + wait;
         tracing::info!(
             %term,
             system_identifier = claim.system_identifier,
-            wait = ?opens.saturating_since(session.granted_at()),
+            ?wait,
             "{ACQUIRED}"
         );
         self.elector.announce(self.state, Some(claim.system_identifier));

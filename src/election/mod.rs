@@ -4,7 +4,6 @@ mod advert;
 mod bound;
 mod cadence;
 mod elector;
-mod holders;
 mod lease;
 mod limits;
 mod pooler;
@@ -21,12 +20,11 @@ pub use bound::{
     TCP_KEEPALIVES_INTERVAL, Timing, Violation, server_millis,
 };
 pub use elector::{ACQUIRED, ElectionError, Elector};
-pub use holders::Holders;
 pub use lease::Lease;
 pub use limits::LimitError;
 pub use pooler::{Evidence, Path, PoolerError, probe};
 pub use predecessors::{Predecessors, Unwitnessed};
 pub use proof::ProofError;
-pub use session::{Attempt, AttemptError, Candidacy, Holder, LockSession, Refusal};
+pub use session::{Attempt, AttemptError, Candidacy, LockSession, Refusal};
 pub use state::{AfterFailure, State, after_failure};
 pub use status::{Liveness, Role, Status, Term};

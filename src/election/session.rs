@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::types::Oid;
 use sqlx::{Connection, PgConnection, Postgres, Row};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Term;
 use super::advert::Advert;
@@ -35,7 +35,7 @@ const TAKE_TERM: &str = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn(
         FROM pg_stat_get_activity(pg_backend_pid())) AS started";
 
 /// The session that holds the lock, when there is one.
-const HOLDER: &str = "SELECT pid, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+const HOLDER: &str = "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND classid = $1 AND objid = $2 AND objsubid = 2 AND granted AND mode = 'ExclusiveLock'
   AND database = datid AND datname = current_database()";
 
@@ -113,12 +113,8 @@ pub enum Attempt {
     /// The lock is ours, and this session holds it.
     Granted(LockSession),
     /// Another session holds the lock; our connection is back in the pool.
-    Held {
-        /// The holder; `None` when it has gone since.
-        holder: Option<Holder>,
-        /// After the answer came.
-        seen_at: BootInstant,
-    },
+    /// What that session says of itself is `None` when it is none of ours or has gone since.
+    Held(Option<Advert>),
 }
 
 /// A connection that nobody else may get as it is: the lock may have been taken on it, or a statement may be under
@@ -174,15 +170,6 @@ pub struct LockSession {
     granted_at: BootInstant,
 }
 
-/// A session that holds the lock, as its rivals see it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Holder {
-    /// Process id of its backend.
-    pub pid: i32,
-    /// What it says of itself; `None` when it is none of ours.
-    pub advert: Option<Advert>,
-}
-
 /// What every attempt of a replica has in common.
 #[derive(Clone, Debug)]
 pub struct Candidacy {
@@ -218,9 +205,11 @@ impl LockSession {
     pub async fn attempt(database: &Database, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
         let limit = candidacy.limit;
         let mut candidate = Candidate::new(database.acquire().await.map_err(privilege)?);
-        // Before anything is set: a pooler in transaction mode would set it on strangers.
-        probe(database, &mut candidate, limit).await?;
-        timeout(limit, Self::attempt_on(candidate, candidacy)).await.map_err(|_| AttemptError::Timeout(limit))?
+        let deadline = Instant::now() + limit;
+        // Before anything is set: a pooler in transaction mode would set it on strangers. Boxed, because it is large
+        // and seldom goes beyond its first statement.
+        Box::pin(probe(database, &mut candidate, limit)).await?;
+        timeout_at(deadline, Self::attempt_on(candidate, candidacy)).await.map_err(|_| AttemptError::Timeout(limit))?
     }
 
     async fn attempt_on(mut session: Candidate, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
@@ -246,11 +235,10 @@ impl LockSession {
             Some(false) => {
                 let failed = |what| move |error| AttemptError::Statement { what, error };
                 let holder = holder(&mut session, *key).await.map_err(failed("looking at the holder"))?;
-                let seen_at = BootInstant::now();
                 Limits::reset(&mut session).await.map_err(failed("resetting the session's limits"))?;
                 // Known to hold nothing and to be as it was: others may borrow it again.
                 drop(session.into_inner());
-                Ok(Attempt::Held { holder, seen_at })
+                Ok(Attempt::Held(holder))
             }
             None => Err(Refusal::HotStandby.into()),
         }
@@ -340,13 +328,13 @@ async fn claim(session: &mut PgConnection, key: LockKey, advert: &Advert) -> Res
     Ok(Claim { key, backend, system_identifier: system.cast_unsigned(), term })
 }
 
-async fn holder(session: &mut PgConnection, key: LockKey) -> Result<Option<Holder>, sqlx::Error> {
-    let holder: Option<(i32, String)> = sqlx::query_as(HOLDER)
+async fn holder(session: &mut PgConnection, key: LockKey) -> Result<Option<Advert>, sqlx::Error> {
+    let name: Option<String> = sqlx::query_scalar(HOLDER)
         .bind(Oid(key.0.cast_unsigned()))
         .bind(Oid(key.1.cast_unsigned()))
         .fetch_optional(session)
         .await?;
-    Ok(holder.map(|(pid, name)| Holder { pid, advert: Advert::parse(&name) }))
+    Ok(name.as_deref().and_then(Advert::parse))
 }
 
 /// A role that may not connect is refused by the server for as long as nobody grants it that.

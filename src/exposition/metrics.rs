@@ -109,6 +109,7 @@ pub struct Metrics {
     term_info: IntGaugeVec,
     refusal: IntGaugeVec,
     last_refresh: GaugeVec,
+    failover_bounds: GaugeVec,
     refresh_failures: IntCounterVec,
     refreshes_skipped: IntCounter,
     pool_connections: IntGauge,
@@ -148,7 +149,7 @@ impl Metrics {
             gauges(&own, "lock_info", "The advisory lock that decides who leads, always 1.", &["classid", "objid"])?;
         lock.with_label_values(&[lock_key.0.to_string(), lock_key.1.to_string()]).set(1);
 
-        let declared = GaugeVec::new(
+        let failover_bounds = GaugeVec::new(
             own_name(
                 "failover_bound_seconds",
                 "Longest time from a fault to the first gauges of the next leader while refreshes are quick, by fault; \
@@ -156,10 +157,6 @@ impl Metrics {
             ),
             &["fault"],
         )?;
-        let declared = register(&own, declared)?;
-        for (fault, bound) in bounds {
-            declared.with_label_values(&[fault.label()]).set(bound.as_secs_f64());
-        }
         let last_refresh = GaugeVec::new(
             own_name(
                 "last_refresh_timestamp_seconds",
@@ -249,6 +246,7 @@ impl Metrics {
             pool: Box::new(pool),
             process: Arc::default(),
             last_refresh: register(&own, last_refresh)?,
+            failover_bounds: register(&own, failover_bounds)?,
             http_duration: register(&own, http_duration)?,
             registry: own,
             refreshed: AtomicBool::new(false),
@@ -257,6 +255,7 @@ impl Metrics {
             collection,
         };
         metrics.start_at_zero();
+        metrics.declare(bounds);
         Ok(metrics)
     }
 
@@ -301,6 +300,13 @@ impl Metrics {
                 self.term.reset();
                 self.term_timeline.reset();
             }
+        }
+    }
+
+    /// Declares the longest time from each fault to the first gauges of the next leader.
+    pub fn declare(&self, bounds: impl IntoIterator<Item = (Fault, Duration)>) {
+        for (fault, bound) in bounds {
+            self.failover_bounds.with_label_values(&[fault.label()]).set(bound.as_secs_f64());
         }
     }
 

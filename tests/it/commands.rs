@@ -229,8 +229,10 @@ fn session_options_that_contradict_the_limits_are_refused_before_anything_is_tak
     let file = directory.path().join("url");
     std::fs::write(&file, format!("{url}?options=-cstatement_timeout%3D0")).unwrap();
     let written = format!("{url}?options[tcp_keepalives_idle]=0");
+    let second_half = format!("{url}?options=jit%3Don");
     for (environment, name) in [
         ([("RETSU_DATABASE__URL", written.as_str()), ("PGUSER", "u")], "tcp_keepalives_idle"),
+        ([("RETSU_DATABASE__URL", &second_half), ("PGOPTIONS", "-c")], "jit"),
         (
             [("RETSU_DATABASE__URL", &url), ("PGOPTIONS", "--Client-Connection-Check-Interval=0")],
             "client_connection_check_interval",

@@ -11,9 +11,10 @@ use retsu_collector::config::{DatabaseSettings, Sources, load};
 use retsu_collector::database::Database;
 use retsu_collector::election::Path::Direct;
 use retsu_collector::election::{PoolerError, probe};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, Row};
 
-use crate::support::{Server, server};
+use crate::support::{Server, database, server};
 
 const RULES: &str = "local all all trust
 hostssl all certified all cert
@@ -311,6 +312,46 @@ async fn the_probe_for_a_pooler_connects_in_every_way_that_the_driver_does_and_i
     }
     drop(guard);
     assert!(!log.text().contains("p%"), "{}", log.text());
+}
+
+#[tokio::test]
+async fn every_spelling_by_which_the_server_takes_a_limit_is_refused() {
+    let database = database().await;
+    let spellings = [
+        ("-c statement_timeout=7777", true),
+        ("-cstatement_timeout=7777", true),
+        ("--statement_timeout=7777", true),
+        ("--Statement-Timeout=7777", true),
+        ("-c\t STATEMENT_TIMEOUT=7777", true),
+        ("\u{b}-c\u{c}statement_timeout=7777\n", true),
+        (r"-c state\ment_timeout=7777", true),
+        (r"-c my.name=a\ b --statement_timeout=7777", true),
+        ("-ec statement_timeout=7777", true),
+        ("-ecstatement_timeout=7777", true),
+        ("-e-statement_timeout=7777", true),
+        ("-S 64 -cstatement_timeout=7777", true),
+        ("-c geqo=off -c statement_timeout=1 -c statement_timeout=7777", true),
+        ("-c my.name=statement_timeout=7777", false),
+        (r"-c my.name=a\ --statement_timeout=7777", false),
+        (r"-c my.name=a\\\ -c\ statement_timeout=7777", false),
+        ("-c my.statement_timeout=7777", false),
+        ("-c statement_timeout 7777", false),
+        ("-S --statement_timeout=7777", false),
+    ];
+    for (options, taken) in spellings {
+        let mut url = url::Url::parse(&database.url()).unwrap();
+        url.query_pairs_mut().append_pair("options", options);
+        let effect = async {
+            let mut connection = PgConnectOptions::from_url(&url)?.connect().await?;
+            sqlx::query_scalar::<_, String>("SHOW statement_timeout").fetch_one(&mut connection).await
+        };
+        assert_eq!(effect.await.is_ok_and(|value| value == "7777ms"), taken, "{options:?}");
+        let file = Some(("test.yaml".into(), format!("database: {{url: {}}}", quoted(url.as_str())).into()));
+        let refused = load(&Sources { file, ..Sources::default() }).err().map(|error| error.to_string());
+        let named = refused.as_ref().is_some_and(|error| error.contains("`statement_timeout`"));
+        // What the server would not start with may be refused or left to it.
+        assert!(if taken { named } else { refused.is_none() || named }, "{options:?}: {refused:?}");
+    }
 }
 
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(20);

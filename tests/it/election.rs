@@ -9,7 +9,7 @@ use retsu_collector::collection::Collector;
 use retsu_collector::config::{self, CollectorSettings, DatabaseSettings, DatabaseSource, LockKey, Sources};
 use retsu_collector::database::Database;
 use retsu_collector::election::{
-    Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, Refusal, Status, Timing, Unwitnessed,
+    Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, PoolerError, Refusal, Status, Timing, Unwitnessed,
 };
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, scrape};
 use sqlx::{PgPool, Row};
@@ -29,8 +29,13 @@ fn open(url: &str) -> Database {
     .unwrap()
 }
 
+/// The defaults, and some database.
+fn sources() -> Sources {
+    Sources { environment: vec![("PGHOST".into(), "localhost".into())], ..Sources::default() }
+}
+
 pub(crate) fn settings(refresh_timeout: Duration) -> CollectorSettings {
-    let defaults = config::load(&Sources::default()).unwrap().settings.collector;
+    let defaults = config::load(&sources()).unwrap().settings.collector;
     CollectorSettings {
         collection_interval: Duration::from_millis(1),
         leadership_retry_interval: Duration::from_millis(50),
@@ -50,7 +55,7 @@ async fn attempt_within(database: &Database, limit: Duration) -> Result<Attempt,
 async fn granted(database: &Database) -> LockSession {
     match attempt(database).await.unwrap() {
         Attempt::Granted(session) => session,
-        Attempt::Held { .. } => panic!("the lock is held elsewhere"),
+        Attempt::Held(_) => panic!("the lock is held elsewhere"),
     }
 }
 
@@ -79,11 +84,11 @@ async fn assert_no_borrower_holds_the_lock(database: &Database) {
 async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
     let server = support::database().await;
     let (database, observer) = (open(&server.url()), server.pool().await);
-    let (mut attempts, mut cancelled) = (0, 0);
+    let (mut attempts, mut cancelled, mut granted) = (0, 0, 0);
     while cancelled < 1000 {
         attempts += 1;
-        // A pooled connection answers within a millisecond, a new one takes several.
-        let longest = if attempts % 2 == 0 { 1_000 } else { 8_000 };
+        // A pooled connection answers within a millisecond, a new one and the probe of it take many.
+        let longest = if attempts % 2 == 0 { 2_000 } else { 40_000 };
         let patience = Duration::from_micros(rand::rng().random_range(0..longest));
         match tokio::time::timeout(patience, attempt(&database)).await {
             Err(_) => {
@@ -94,12 +99,16 @@ async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
                     assert_no_borrower_holds_the_lock(&database).await;
                 }
             }
-            Ok(Ok(Attempt::Granted(session))) => session.release().await,
+            Ok(Ok(Attempt::Granted(session))) => {
+                granted += 1;
+                session.release().await;
+            }
             // The one before it is still being closed.
-            Ok(Ok(Attempt::Held { .. })) => {}
+            Ok(Ok(Attempt::Held(_))) => {}
             Ok(Err(error)) => panic!("attempt {attempts}: {error}"),
         }
     }
+    assert!(granted > 50, "too few came as far as the lock to prove anything: {granted}");
     println!("{attempts} attempts, {cancelled} of them cancelled");
     eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
     assert_no_borrower_holds_the_lock(&database).await;
@@ -109,18 +118,21 @@ async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
 async fn an_attempt_that_times_out_leaves_no_lock() {
     let server = support::database().await;
     let (database, observer) = (open(&server.url()), server.pool().await);
-    // Of the two limits, that of the probe for a pooler and that of the statements after it, the second counts here.
-    let (mut attempts, mut timed_out) = (0, 0);
-    while timed_out < 50 {
-        attempts += 1;
-        assert!(attempts < 20_000, "only {timed_out} of {attempts} attempts timed out");
-        match attempt_within(&database, Duration::from_micros(rand::rng().random_range(0..4_000))).await {
-            Err(AttemptError::Timeout(_)) => timed_out += 1,
-            Ok(Attempt::Granted(session)) => session.release().await,
-            Ok(Attempt::Held { .. }) | Err(AttemptError::Probe(_)) => {}
+    let (mut in_probe, mut in_attempt) = (0, 0);
+    // Longer and longer, until one has the time that it needs.
+    for limit in (0..).step_by(200).map(Duration::from_micros) {
+        match attempt_within(&database, limit).await {
+            Err(AttemptError::Probe(PoolerError::Timeout(_))) => in_probe += 1,
+            Err(AttemptError::Timeout(_)) => in_attempt += 1,
             Err(error) => panic!("{error}"),
+            // The one before it is still being closed.
+            Ok(Attempt::Held(_)) => {}
+            Ok(Attempt::Granted(_)) if in_attempt > 2 => break,
+            Ok(Attempt::Granted(_)) => {}
         }
+        assert!(limit < LIMIT, "{in_probe} timed out in the probe, {in_attempt} after it");
     }
+    println!("{in_probe} timed out in the probe, {in_attempt} after it");
     eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
     assert_no_borrower_holds_the_lock(&database).await;
 }
@@ -159,7 +171,7 @@ async fn a_loser_gives_its_connection_back_and_uses_it_again() {
     let (leader, standby) = (open(&server.url()), open(&server.url()));
     let session = granted(&leader).await;
     for _ in 0..5 {
-        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held { .. }));
+        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held(_)));
         eventually(LIMIT, "the connection is back", async || standby.pool().num_idle() == 1).await;
         assert_eq!(standby.pool().size(), 1);
     }

@@ -48,7 +48,7 @@ async fn attempt(database: &Database, identity: &str) -> Attempt {
 async fn granted(database: &Database, identity: &str) -> LockSession {
     match attempt(database, identity).await {
         Attempt::Granted(session) => session,
-        Attempt::Held { holder, .. } => panic!("{holder:?} holds the lock"),
+        Attempt::Held(holder) => panic!("{holder:?} holds the lock"),
     }
 }
 
@@ -103,7 +103,7 @@ async fn the_lock_session_carries_every_limit_and_a_losing_one_is_as_it_was() {
         for (name, over_tcp, local) in LIMITS {
             assert_eq!(setting(&mut session, name).await, if over_socket { local } else { over_tcp }, "{name}");
         }
-        assert!(matches!(attempt(&loser, "loser").await, Attempt::Held { .. }));
+        assert!(matches!(attempt(&loser, "loser").await, Attempt::Held(_)));
         let mut again = loser.acquire().await.unwrap();
         for ((name, ..), before) in LIMITS.into_iter().zip(before) {
             assert_eq!(setting(&mut again, name).await, before, "{name}");
@@ -118,9 +118,9 @@ async fn a_rival_reads_who_holds_the_lock_for_how_long_and_in_which_term() {
     let server = support::database().await;
     let (winner, loser) = (open(&server.url()), open(&server.url()));
     let session = granted(&winner, "pod-a").await;
-    let Attempt::Held { holder: Some(holder), .. } = attempt(&loser, "pod-b").await else { panic!("a holder") };
+    let Attempt::Held(Some(holder)) = attempt(&loser, "pod-b").await else { panic!("a holder") };
     let expected = Advert::new(Duration::from_secs(3), Some(session.term()), "pod-a");
-    assert_eq!(holder.advert, Some(expected));
+    assert_eq!(holder, expected);
     session.release().await;
 }
 

@@ -1,6 +1,7 @@
 //! What a real PgBouncer does to the election, in each of its modes.
 
 mod program;
+mod session_mode;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use futures_util::future::join_all;
 use rand::RngExt;
 use retsu_collector::config::{DatabaseSettings, DatabaseSource};
 use retsu_collector::database::Database;
-use retsu_collector::election::{Path, PoolerError, probe};
+use retsu_collector::election::{Evidence, Path, PoolerError, probe};
 use sqlx::{Connection, PgConnection};
 use tokio::task::JoinHandle;
 
@@ -51,12 +52,14 @@ struct Load {
 }
 
 impl Load {
-    /// Starts `clients`. They leave and come again after 20 statements, or else a pooler in session mode would
-    /// never have a server connection for anybody else.
-    async fn start(url: &str, clients: usize) -> Self {
+    /// Starts `clients`, each with a longest pause between two statements, in microseconds. They leave and come
+    /// again after 20 statements, or else a pooler in session mode would never have a server connection for
+    /// anybody else.
+    async fn start(url: &str, clients: usize, longest_pause: impl Fn(usize) -> u64) -> Self {
         let (stop, statements) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let clients = (0..clients)
-            .map(|_| {
+            .map(|client| {
+                let longest_pause = longest_pause(client);
                 let (url, stop, statements) = (url.to_owned(), Arc::clone(&stop), Arc::clone(&statements));
                 tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
@@ -66,7 +69,7 @@ impl Load {
                                 break;
                             }
                             statements.fetch_add(1, Ordering::Relaxed);
-                            let pause = rand::rng().random_range(0..4000);
+                            let pause = rand::rng().random_range(0..longest_pause);
                             tokio::time::sleep(Duration::from_micros(pause)).await;
                         }
                         _ = client.close().await;
@@ -103,7 +106,9 @@ async fn run(server: &Server, url: &str, combination: Combination) -> Vec<(Resul
     let (size, round_robin) = (pool_size.to_string(), round_robin.to_string());
     let settings = [("default_pool_size", &*size), ("server_round_robin", &*round_robin)];
     let pooler = PgBouncer::start(url, server.socket_dir(), mode, &settings).await;
-    let load = Load::start(&pooler.url(), clients).await;
+    // In session mode nobody else has the backend in a pause: long ones only make everybody wait.
+    let longest_pause = |client| if mode == "session" { 4000 } else { 500_u64 << (client % 8) };
+    let load = Load::start(&pooler.url(), clients, longest_pause).await;
     let mut outcomes = Vec::new();
     for _ in 0..trials() {
         let database = open(&pooler.url());
@@ -169,7 +174,7 @@ async fn a_direct_connection_is_never_taken_for_a_pooled_one() {
         .append_pair("password", &password);
     let socket = socket.to_string();
     for clients in [0, 20] {
-        let load = Load::start(&url, clients).await;
+        let load = Load::start(&url, clients, |_| 4000).await;
         for (url, trials) in [(&url, trials().max(50)), (&socket, 10)] {
             for trial in 0..trials {
                 let database = open(url);
@@ -203,6 +208,35 @@ async fn a_pooler_without_a_server_connection_to_lend_is_named_and_not_judged() 
             "session" => assert!(matches!(outcome, Ok(Path::SessionPooler)), "{outcome:?}"),
             _ => assert!(matches!(outcome, Err(PoolerError::TransactionPooler(_))), "{outcome:?}"),
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_moved_is_enough_to_refuse_whichever_it_is() {
+    let server = server().await;
+    let url = server.database("moved").await;
+    let settings = [("server_round_robin", "1")];
+    let pooler = PgBouncer::start(&url, server.socket_dir(), "transaction", &settings).await;
+    // Several server connections, which the pooler then lends in turn.
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = PgConnection::connect(&pooler.url()).await.unwrap();
+        sqlx::raw_sql("BEGIN").execute(&mut client).await.unwrap();
+        clients.push(client);
+    }
+    for client in &mut clients {
+        sqlx::raw_sql("COMMIT").execute(client).await.unwrap();
+    }
+    // The candidate is in one mode, what it is compared with in the other: neither can meet the other's backend.
+    for (candidate_url, others_url) in
+        [(pooler.url(), pooler.session_mode_url()), (pooler.session_mode_url(), pooler.url())]
+    {
+        let database = open(&candidate_url);
+        let mut candidate = database.acquire().await.unwrap();
+        database.pool().set_connect_options(others_url.parse().unwrap());
+        let outcome = probe(&database, &mut candidate, LIMIT).await;
+        let Err(PoolerError::TransactionPooler(Evidence::Moved(from, to))) = outcome else { panic!("{outcome:?}") };
+        assert_ne!(from, to);
     }
 }
 

@@ -76,7 +76,7 @@ fn nothing_is_held_against_the_default_of_a_value_that_was_refused() {
 fn the_timing_is_that_of_the_settings() {
     let settings = load(&lease("fence_seconds: 10, clock_drift_ppm: 500")).unwrap().settings;
     assert_eq!(*settings.timing.lease(), settings.collector.lease);
-    assert_eq!(settings.timing.take_over_wait(None), Duration::from_millis(10_005));
+    assert_eq!(settings.timing.take_over_wait(), Duration::from_millis(10_005));
 }
 
 #[test]

@@ -193,10 +193,16 @@ fn inequalities_that_break_together_are_all_told() {
 
 #[test]
 fn the_wait_is_the_longer_fence_with_the_drift_rounded_up() {
-    let timing = timing();
-    assert_eq!(timing.take_over_wait(None), Duration::from_millis(3003));
-    assert_eq!(timing.take_over_wait(Some(Duration::from_secs(1))), Duration::from_millis(3003));
-    assert_eq!(timing.take_over_wait(Some(Duration::from_secs(10))), Duration::from_millis(10_010));
+    let mut timing = timing();
+    assert_eq!(timing.take_over_wait(), Duration::from_millis(3003));
+    let own = timing.bound(Fault::ProcessKilled);
+    assert!(!timing.saw(Duration::from_secs(1)) && !timing.saw(Duration::from_secs(3)));
+    assert_eq!(timing.take_over_wait(), Duration::from_millis(3003));
+    assert!(timing.saw(Duration::from_secs(10)) && !timing.saw(Duration::from_secs(10)));
+    assert_eq!(timing.take_over_wait(), Duration::from_millis(10_010), "the longer one");
+    assert_eq!(timing.bound(Fault::ProcessKilled), own + Duration::from_millis(10_010 - 3003));
+    assert!(!timing.saw(Duration::from_secs(4)));
+    assert_eq!(timing.take_over_wait(), Duration::from_millis(10_010), "and it is not forgotten");
     assert_eq!(stretched(Duration::from_nanos(1), 1), Duration::from_nanos(2), "rounded up");
     assert_eq!(stretched(Duration::from_secs(3), 0), Duration::from_secs(3));
     assert_eq!(stretched(Duration::MAX, u32::MAX), Duration::MAX);
@@ -300,11 +306,11 @@ proptest! {
         let Ok(timing) = Timing::new(&settings) else { return Ok(()) };
         prop_assert!(lease.heartbeat_interval + lease.heartbeat_timeout < lease.fence);
         prop_assert!(lease.heartbeat_interval + 2 * lease.heartbeat_timeout < lease.idle_session_timeout);
-        prop_assert!(timing.take_over_wait(None) >= lease.fence);
+        prop_assert!(timing.take_over_wait() >= lease.fence);
         let exact = lease.fence.as_nanos() * u128::from(1_000_000 + lease.clock_drift_ppm);
-        prop_assert!(timing.take_over_wait(None).as_nanos() * 1_000_000 >= exact);
+        prop_assert!(timing.take_over_wait().as_nanos() * 1_000_000 >= exact);
         for (fault, bound) in timing.bounds() {
-            prop_assert!(bound >= timing.take_over_wait(None) + settings.leadership_retry_interval);
+            prop_assert!(bound >= timing.take_over_wait() + settings.leadership_retry_interval);
             prop_assert!(timing.worst(fault) >= bound);
         }
     }

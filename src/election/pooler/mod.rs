@@ -208,8 +208,7 @@ async fn decide(
         match timeout(IMPATIENCE, &mut asking).await {
             Ok(backend) => backend?,
             Err(_) => {
-                others.push(Other::connect(options).await?);
-                seen.pooler = others.iter().any(|other| !PROCESS_IDS.contains(&other.key));
+                connect(options, others, seen).await?;
                 asking.await?
             }
         }
@@ -238,6 +237,13 @@ async fn decide(
     }
 }
 
+async fn connect(options: &PgConnectOptions, others: &mut Vec<Other>, seen: &mut Seen) -> Result<(), PoolerError> {
+    let other = Other::connect(options).await?;
+    seen.pooler |= !PROCESS_IDS.contains(&other.key);
+    others.push(other);
+    Ok(())
+}
+
 async fn examine(
     options: &PgConnectOptions,
     candidate: &mut Candidate<'_>,
@@ -248,7 +254,7 @@ async fn examine(
     for round in 0..ROUNDS {
         for (place, pid) in pids.iter_mut().enumerate() {
             if place == others.len() {
-                others.push(Other::connect(options).await?);
+                connect(options, others, seen).await?;
             }
             let other = &mut others[place];
             let held = begin(candidate, other, seen).await?;

@@ -16,6 +16,9 @@ use super::free_port;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// The database of [`PgBouncer::session_mode_url`].
+const SESSION_MODE: &str = "in_session_mode";
+
 /// A PgBouncer on a free port of the loopback address; gone when dropped. It logs into its own directory, and the
 /// log is printed when its test fails.
 #[derive(Debug)]
@@ -57,6 +60,13 @@ impl PgBouncer {
         let mut url = self.server.clone();
         url.set_host(Some("127.0.0.1")).unwrap();
         url.set_port(Some(self.port)).unwrap();
+        url.into()
+    }
+
+    /// The URL of the same database through it in session mode, whatever mode it has for others.
+    pub(crate) fn session_mode_url(&self) -> String {
+        let mut url = url::Url::parse(&self.url()).unwrap();
+        url.set_path(SESSION_MODE);
         url.into()
     }
 
@@ -119,13 +129,14 @@ impl Drop for PgBouncer {
 }
 
 fn write_configuration(directory: &Path, port: u16, server: &url::Url, settings: &[(String, String)]) {
-    let mut text = format!(
-        "[databases]\n* = host=127.0.0.1 port={} user={}{}\n",
+    let target = format!(
+        "host=127.0.0.1 port={} dbname={} user={}{}",
         server.port().unwrap(),
+        server.path().trim_start_matches('/'),
         server.username(),
         server.password().map(|password| format!(" password={password}")).unwrap_or_default(),
     );
-    text += "[pgbouncer]\n";
+    let mut text = format!("[databases]\n* = {target}\n{SESSION_MODE} = {target} pool_mode=session\n[pgbouncer]\n");
     let socket = directory.display();
     let defaults = [
         ("listen_addr", "127.0.0.1".to_owned()),

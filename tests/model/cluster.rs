@@ -1,0 +1,144 @@
+//! What is checked: the size of a cluster, its settings in ticks, and the guard that is taken out.
+
+/// One part of the design without which two replicas can export, or nobody does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Guard {
+    /// A process exports no later than its fence.
+    Fence,
+    /// A new leader waits before it exports.
+    Wait,
+    /// A proof is good only from the session that holds the lock when the server answers.
+    ExclusiveProofs,
+    /// The wait is longer than the fence by what two clocks may run apart.
+    DriftAllowance,
+    /// The allowance is for two clocks, one slow and one fast, not for one of them.
+    AllowanceForTwo,
+    /// The wait begins when the grant is received, not when it was asked for.
+    WaitFromReceipt,
+    /// The fence counts from before the proof was sent, not from its answer.
+    FenceFromSending,
+    /// The clock goes on while its process is stopped, as CLOCK_BOOTTIME does.
+    ClockThroughPauses,
+    /// The wait is that of the fence which the last holder was seen to advertise, if that is larger.
+    AdvertisedFence,
+    /// A fence that was seen before an earlier term of the process still counts in a later one.
+    EarlierFences,
+    /// The server ends a session that is silent for too long.
+    IdleLimit,
+}
+
+/// Of which earlier holder of the lock a new leader needs proof that it has ended, to skip its wait. A holder has
+/// ended when its process has withdrawn or was killed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ProofOfEnd {
+    /// The wait is always served.
+    Never,
+    /// Of the last one, whether it exported or was still waiting.
+    LastHolder,
+    /// Of one that exported, whether another came after it or not.
+    SomeExporter,
+    /// Of the last one, which had exported: its own wait was over.
+    LastExporter,
+}
+
+/// How long a process remembers the fence that it has seen a holder advertise.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Memory {
+    /// Until that holder has been replaced for long enough, by another one or by the process itself.
+    Replaced,
+    /// As long as it runs.
+    Forever,
+}
+
+/// How many units the clock of a process may advance in one tick of true time: each process, each tick,
+/// whichever the checker likes. The two rates are 1 - 1/3 and 1 + 1/3 times their mean.
+pub const RATES: [u8; 2] = [1, 2];
+
+/// A cluster of `N` processes and one server. Fences are in units of a process's clock, everything else in
+/// ticks of true time.
+#[derive(Clone, Debug)]
+pub struct Cluster<const N: usize> {
+    /// F of each process.
+    pub fences: [u8; N],
+    /// How long a proof or an attempt may be without its answer, in units of the process's own clock.
+    pub timeout: u8,
+    /// After how many ticks of silence the server ends a session.
+    pub idle_limit: u8,
+    /// The most that a standby lets pass between two attempts.
+    pub poll: u8,
+    /// What the processes have seen advertised before the model begins; 0 for nothing.
+    pub seen: u8,
+    pub memory: Memory,
+    /// When the wait is skipped.
+    pub proof_of_end: ProofOfEnd,
+    /// Whether an attempt that its process has given up may still reach the server, which grants it to nobody.
+    pub abandoned_attempts: bool,
+    /// Whether states that differ only in which process is which are checked once. The processes must have the
+    /// same fence, and paths tell less.
+    pub interchangeable: bool,
+    /// The guard that is missing.
+    pub without: Option<Guard>,
+    /// In how many ticks after the last fault somebody has to export. `None`: faults never end, and
+    /// only safety is checked.
+    pub bound: Option<u8>,
+}
+
+impl<const N: usize> Cluster<N> {
+    /// Processes with the same fence, and every guard.
+    pub fn of(fence: u8) -> Self {
+        Self {
+            fences: [fence; N],
+            timeout: 2,
+            idle_limit: 2,
+            poll: 2,
+            seen: 0,
+            memory: Memory::Replaced,
+            proof_of_end: ProofOfEnd::Never,
+            abandoned_attempts: false,
+            interchangeable: false,
+            without: None,
+            bound: None,
+        }
+    }
+
+    /// The same cluster with one guard taken out.
+    pub fn without(self, guard: Guard) -> Self {
+        Self { without: Some(guard), ..self }
+    }
+
+    pub fn has(&self, guard: Guard) -> bool {
+        self.without != Some(guard)
+    }
+
+    /// For how long, by its own clock, a new leader lets a process go on that may have sent its last proof just
+    /// before the lock was lost, and whose fence is this one.
+    pub fn wait_for(&self, fence: u8) -> u8 {
+        match self.without {
+            Some(Guard::Wait) => 0,
+            Some(Guard::DriftAllowance) => take_over_wait(fence, 0),
+            Some(Guard::AllowanceForTwo) => take_over_wait(fence, MILLION / 3),
+            _ => take_over_wait(fence, drift_ppm()),
+        }
+    }
+
+    /// The declared bound, in ticks: the server finds a dead holder out or a process gives its request up,
+    /// then a standby polls, then it waits by a slow clock.
+    pub fn declared_bound(&self) -> u8 {
+        let slow = |units: u8| units.div_ceil(RATES[0]);
+        let fence = self.fences.into_iter().max().unwrap_or(0);
+        self.idle_limit.max(slow(self.timeout)) + self.poll + slow(self.wait_for(fence))
+    }
+}
+
+const MILLION: u32 = 1_000_000;
+
+/// By how much the fast clock runs ahead of the slow one, in millionths.
+fn drift_ppm() -> u32 {
+    u32::from(RATES[1] - RATES[0]) * MILLION / u32::from(RATES[0])
+}
+
+/// F x (1 + allowance), rounded up to whole units.
+fn take_over_wait(fence: u8, allowance_ppm: u32) -> u8 {
+    let millionths = u64::from(fence) * u64::from(MILLION + allowance_ppm);
+    u8::try_from(millionths.div_ceil(u64::from(MILLION))).expect("a wait of at most 255 units")
+}
