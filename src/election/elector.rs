@@ -1,7 +1,7 @@
 //! Drives the election: asks for the lock, leads while it has it, and leaves through one function.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -244,7 +244,8 @@ impl Campaign {
     async fn collect(&mut self, session: &mut LockSession, mut tenure: Tenure) -> Result<Infallible, ElectionError> {
         let collector = self.elector.collector.clone();
         let began = BootInstant::now();
-        let prepared = self.meanwhile(&mut tenure, session.claim(), collector.prepare(session)).await?;
+        let claim = session.claim();
+        let prepared = self.meanwhile(&mut tenure, claim, pin!(collector.prepare(session))).await?;
         prepared.map_err(|error| self.elector.failed(error, began))?;
         // A new term refreshes at once, whatever the cadence of an earlier one was.
         let mut tick = Instant::now();
@@ -252,7 +253,7 @@ impl Campaign {
             self.elector.liveness.tick(self.allowance);
             tokio::select! {
                 event = tenure.next() => match event {
-                    Event::ProofDue => tenure.beat(session.prove()).await?,
+                    Event::ProofDue => tenure.beat(Box::pin(session.prove())).await?,
                     Event::Opened => self.waited(session.claim()),
                 },
                 () = sleep_until(tick) => {
@@ -267,7 +268,8 @@ impl Campaign {
     async fn refresh(&mut self, tenure: &mut Tenure, session: &mut LockSession) -> Result<Rendered, ElectionError> {
         let collector = self.elector.collector.clone();
         let began = BootInstant::now();
-        let snapshot = self.meanwhile(tenure, session.claim(), collector.refresh(session)).await?;
+        let claim = session.claim();
+        let snapshot = self.meanwhile(tenure, claim, pin!(collector.refresh(session))).await?;
         let snapshot = snapshot.map_err(|error| self.elector.failed(error, began))?;
         self.elector.metrics.refresh_succeeded(&snapshot);
         // Tens of milliseconds for 10,000 queues: the other worker answers scrapes meanwhile.
@@ -282,15 +284,14 @@ impl Campaign {
         &mut self,
         tenure: &mut Tenure,
         claim: Claim,
-        busy: impl Future<Output = T>,
+        mut busy: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, ElectionError> {
-        let mut busy = pin!(busy);
         loop {
             tokio::select! {
                 biased;
                 done = &mut busy => return Ok(done),
                 event = tenure.next() => match event {
-                    Event::ProofDue => tenure.beat(claim.prove_from(&self.elector.database)).await?,
+                    Event::ProofDue => tenure.beat(Box::pin(claim.prove_from(&self.elector.database))).await?,
                     Event::Opened => self.waited(claim),
                 },
             }
@@ -326,6 +327,11 @@ impl Campaign {
             );
         }
         let expires = self.elector.timing.snapshot_expiry(rendered.sent_at);
+        if BootInstant::now() >= expires {
+            tracing::warn!(
+                "the refresh took longer than its interval and the fence, its result is too old to be exported"
+            );
+        }
         self.elector.publication.publish(rendered, tenure.lease(), expires);
         self.failures = 0;
         if self.state.refreshed() {

@@ -19,7 +19,7 @@ const PROOF: &str = "SELECT pg_backend_pid() AS asked, pg_is_in_recovery() AS in
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
        EXISTS (SELECT FROM pg_locks JOIN pg_stat_get_activity($1) AS backend USING (pid)
                WHERE locktype = 'advisory' AND classid = $3 AND objid = $4 AND objsubid = 2 AND granted
-                 AND mode = 'ExclusiveLock' AND database = backend.datid
+                 AND mode = 'ExclusiveLock'
                  AND (extract(epoch FROM backend.backend_start) * 1000000)::int8 = $2) AS holds";
 
 /// What a term is proved by: this backend holds this lock on this server.
