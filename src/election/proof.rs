@@ -13,11 +13,11 @@ use crate::database::{CloseOnDrop, Database, DatabaseError};
 ///
 /// The timeline is that of the WAL being written. `pg_control_checkpoint()` would lag behind a promotion for
 /// seconds.
-const PROOF: &str = "SELECT pg_backend_pid() AS asked, pg_is_in_recovery() AS in_recovery,
-       (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
-       CASE WHEN NOT pg_is_in_recovery()
-            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
-       EXISTS (SELECT FROM pg_locks JOIN pg_stat_get_activity($1) AS backend USING (pid)
+const PROOF: &str = "SELECT pg_catalog.pg_backend_pid() AS asked, pg_catalog.pg_is_in_recovery() AS in_recovery,
+       (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system_identifier,
+       CASE WHEN NOT pg_catalog.pg_is_in_recovery()
+            THEN ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
+       EXISTS (SELECT FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_get_activity($1) AS backend USING (pid)
                WHERE locktype = 'advisory' AND classid = $3 AND objid = $4 AND objsubid = 2 AND granted
                  AND mode = 'ExclusiveLock'
                  AND position(' T=' || $2 || ' ' IN backend.application_name || ' ') > 0) AS holds";

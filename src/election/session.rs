@@ -21,10 +21,13 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Tries the lock, unless the server is a hot standby: one of those grants the lock too, and keeps it
 /// through its promotion.
-const TRY_LOCK: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_try_advisory_lock($1, $2) END";
+///
+/// Here and in a proof, names are qualified: whatever a role's `search_path` puts before `pg_catalog` decides nothing.
+const TRY_LOCK: &str =
+    "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL ELSE pg_catalog.pg_try_advisory_lock($1, $2) END";
 
 /// What is needed of the server after the grant, and may be forbidden to the role.
-const FORBIDDEN: &str = "SELECT proname::text FROM pg_proc
+const FORBIDDEN: &str = "SELECT proname::text FROM pg_catalog.pg_proc
 WHERE pronamespace = 'pg_catalog'::regnamespace AND NOT has_function_privilege(oid, 'EXECUTE')
   AND proname IN ('pg_control_system', 'pg_current_wal_lsn', 'pg_walfile_name', 'pg_is_in_recovery',
                   'pg_current_xact_id', 'pg_logical_emit_message', 'pg_stat_get_activity')
@@ -32,14 +35,15 @@ ORDER BY proname";
 
 /// A term that grows with every acquisition. The emitted message makes the transaction write, so that the
 /// xid is durable: an xid alone repeats after an immediate shutdown.
-const TAKE_TERM: &str = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 AS timeline,
-       pg_current_xact_id()::text::int8 AS number,
-       pg_logical_emit_message(true, 'retsu-collector', 'term')::text,
-       (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
-       pg_backend_pid() AS pid";
+const TAKE_TERM: &str =
+    "SELECT ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int8 AS timeline,
+       pg_catalog.pg_current_xact_id()::text::int8 AS number,
+       pg_catalog.pg_logical_emit_message(true, 'retsu-collector', 'term')::text,
+       (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system_identifier,
+       pg_catalog.pg_backend_pid() AS pid";
 
 /// The session that holds the lock, when there is one.
-const HOLDER: &str = "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+const HOLDER: &str = "SELECT application_name FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND classid = $1 AND objid = $2 AND objsubid = 2 AND granted AND mode = 'ExclusiveLock'
   AND database = datid AND datname = current_database()";
 
