@@ -20,6 +20,9 @@ ADVISORIES ?=
 CHAOS_FAULTS ?= 300
 CHAOS_CLUSTERS ?= 4
 
+# How often it tries each combination of a pooler's mode, size and load.
+POOLER_TRIALS ?= 50
+
 # The commit that the program names as its own.
 export RETSU_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
@@ -45,9 +48,10 @@ test: $(PROMTOOL) ## Run every test: all on the newest and the oldest PostgreSQL
 	done
 
 .PHONY: chaos
-chaos: ## Inject 300 random faults, in a quarter of an hour; CHAOS_SEED=N repeats a run, UPDATE_DOCS=1 writes docs/failover.*
+chaos: ## Inject 300 random faults and probe every pooler 50 times; CHAOS_SEED=N repeats the faults, UPDATE_DOCS=1 writes docs/failover.*
 	CHAOS_FAULTS=$(CHAOS_FAULTS) CHAOS_CLUSTERS=$(CHAOS_CLUSTERS) \
 		$(CARGO) test --locked --test chaos -- --nocapture random_faults
+	RETSU_TEST_POOLER_TRIALS=$(POOLER_TRIALS) $(CARGO) test --locked --test it -- --nocapture poolers::a_
 
 .PHONY: model
 model: ## Check the lease on larger models than `make test` does, in some minutes

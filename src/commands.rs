@@ -115,7 +115,8 @@ pub(crate) fn schema(args: &SchemaArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// A connection URL that breaks a rule, or a version of PostgreSQL that there is not (2); a part of the demo failed, or two collectors exported at once (1).
+/// A connection URL that breaks a rule, or a version of PostgreSQL that there is not (2); a part of the demo failed, or
+/// two collectors exported at once (1).
 #[cfg(feature = "demo")]
 pub(crate) fn demo(args: DemoArgs) -> Result<(), Failure> {
     let options = demo::DemoOptions {

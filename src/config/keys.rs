@@ -104,7 +104,7 @@ pub(crate) static KEYS: &[Key] = &[
         "worker.queue.state_metrics_collector.on_refresh_failure",
         Kind::Choice(&["exit", "step_down"]),
         Some("exit"),
-        "What a failed refresh does: end the process with code 1, or go back to standby.",
+        "What a failed refresh, proof or attempt does: end the process, with code 2 when the configuration is refused and otherwise with code 1, or go back to standby and try again.",
     ),
     key(
         "worker.queue.state_metrics_collector.lock_key",

@@ -122,7 +122,9 @@ impl Timing {
     ///
     /// It holds while another healthy standby runs. Alone, a replica has to notice first what ended its lease, after
     /// at most the interval and the timeout of its heartbeat; under `on_refresh_failure: exit` it is started again
-    /// after its platform's delay, in Kubernetes 10 s doubling to 5 min. It is that of replicas with one fence; while a shorter one is rolled out, the longer is waited.
+    /// after its platform's delay, in Kubernetes 10 s doubling to 5 min. It is that of a direct connection, and of
+    /// replicas with one fence: while a shorter one is rolled out, the longer one that this process
+    /// [saw](Self::saw) is waited for.
     pub fn bounds(&self) -> impl Iterator<Item = (Fault, Duration)> + use<> {
         let timing = *self;
         Fault::ALL.into_iter().map(move |fault| (fault, timing.bound(fault)))

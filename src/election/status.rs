@@ -27,7 +27,7 @@ impl fmt::Display for Term {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Waits, holds no lock and exports no state gauges.
+    /// Exports no state gauges: waits for the lock, or holds it and may not export yet.
     Standby,
     /// Holds the lock and exports state gauges.
     Leader,

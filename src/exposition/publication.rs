@@ -40,7 +40,8 @@ impl Published {
 
 /// The published state gauges, guarded by the lease of the term that made them and by their own age.
 ///
-/// The elector is the only writer; every answer reads it once, right before its bytes are written.
+/// The elector alone publishes, and the shutdown withdraws as well. Every answer reads it once; what it read is asked
+/// again before each write of its bytes.
 #[derive(Debug)]
 pub struct Publication(ArcSwap<View>);
 
