@@ -26,7 +26,7 @@ pub enum Guard {
     ClockThroughPauses,
     /// The wait is that of the longest fence which a holder was seen to advertise, if that is longer than the own.
     AdvertisedFence,
-    /// A fence that was seen counts for as long as the process runs, not until its holder is replaced.
+    /// A fence that was seen counts for as long as the process runs, not until the process has replaced its holder.
     RememberedFences,
     /// The server ends a session that is silent for too long.
     IdleLimit,

@@ -155,8 +155,7 @@ impl<const N: usize> Cluster<N> {
             (State::Attempting, Message::Bad { advertised }) => {
                 process.told = process.told.max(advertised);
                 if self.has(Guard::AdvertisedFence) {
-                    let remembered = if self.has(Guard::RememberedFences) { process.seen } else { 0 };
-                    process.seen = remembered.max(advertised);
+                    process.seen = process.seen.max(advertised);
                 }
                 self.reject(process, system.phase);
             }
