@@ -1,13 +1,14 @@
 //! The pool, and the credentials that may change under it.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{PgPool, Postgres};
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -40,6 +41,47 @@ pub enum DatabaseError {
          it refuses connections, or all of database.max_connections are in use"
     )]
     NoConnection(Duration),
+}
+
+/// A connection that nobody else may get as it is: the lock may have been taken on it, or a statement may be under
+/// way. However it is dropped (cancelled, timed out, failed), it is closed and never returned to the pool.
+#[derive(Debug)]
+pub(crate) struct CloseOnDrop(Option<PoolConnection<Postgres>>);
+
+impl CloseOnDrop {
+    pub(crate) const fn new(connection: PoolConnection<Postgres>) -> Self {
+        Self(Some(connection))
+    }
+
+    /// Ends the guard: the connection is the caller's to give back or to close.
+    #[expect(clippy::expect_used, reason = "only here is the connection taken out, and that consumes the guard")]
+    pub(crate) fn into_inner(mut self) -> PoolConnection<Postgres> {
+        self.0.take().expect("a candidate has its connection until it is consumed")
+    }
+}
+
+impl Deref for CloseOnDrop {
+    type Target = PgConnection;
+
+    #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
+    fn deref(&self) -> &PgConnection {
+        self.0.as_ref().expect("a candidate has its connection until it is consumed")
+    }
+}
+
+impl DerefMut for CloseOnDrop {
+    #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.0.as_mut().expect("a candidate has its connection until it is consumed")
+    }
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(connection) = &mut self.0 {
+            connection.close_on_drop();
+        }
+    }
 }
 
 /// The pool that every session comes from. Cloning shares it.
@@ -93,6 +135,15 @@ impl Database {
                 }
             }
         }
+        self.borrow().await
+    }
+
+    /// Borrows a connection with the credentials that were read last, for which nothing but the server is waited.
+    ///
+    /// # Errors
+    ///
+    /// Like [`acquire`](Self::acquire).
+    pub(crate) async fn borrow(&self) -> Result<PoolConnection<Postgres>, DatabaseError> {
         self.pool.acquire().await.map_err(|error| match error {
             sqlx::Error::PoolTimedOut => DatabaseError::NoConnection(self.settings.acquire_timeout),
             error => DatabaseError::Connect(error),

@@ -17,20 +17,20 @@ use crate::clock::BootInstant;
 use crate::config::{CollectorSettings, LeaseSettings};
 
 /// `tcp_keepalives_idle` of the lock session: the silence after which the server's kernel probes its client.
-pub const TCP_KEEPALIVES_IDLE: Duration = Duration::from_secs(1);
+pub(super) const TCP_KEEPALIVES_IDLE: Duration = Duration::from_secs(1);
 
 /// `tcp_keepalives_interval` of the lock session: the time from one such probe to the next.
-pub const TCP_KEEPALIVES_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const TCP_KEEPALIVES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `tcp_keepalives_count` of the lock session. Linux counts time instead once `tcp_user_timeout` is set.
-pub const TCP_KEEPALIVES_COUNT: u32 = 2;
+pub(super) const TCP_KEEPALIVES_COUNT: u32 = 2;
 
 /// `client_connection_check_interval` of the lock session: how often a backend that runs a statement looks
 /// whether its client's socket is still there.
-pub const CLIENT_CONNECTION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const CLIENT_CONNECTION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The longest fence that a configuration may ask for, and the longest advertised one that is believed.
-pub const MAX_FENCE: Duration = Duration::from_secs(600);
+pub(super) const MAX_FENCE: Duration = Duration::from_secs(600);
 
 /// `tcp_user_timeout` counts from the first retransmission; that comes within this time after an answer was
 /// sent (Linux: round trip plus 200 ms).
@@ -98,6 +98,12 @@ impl Timing {
         longer
     }
 
+    /// The longest fence that is [known](Self::saw), the own one among them.
+    #[must_use]
+    pub const fn longest_fence(&self) -> Duration {
+        self.longest_fence
+    }
+
     /// How long after the receipt of the grant a new leader serves nothing: the longest fence among its own and
     /// those that it [saw](Self::saw), lengthened by the drift of clocks and rounded up to the nanosecond.
     #[must_use]
@@ -160,7 +166,7 @@ impl fmt::Display for Timing {
 
 /// A span as PostgreSQL's settings take it: whole milliseconds, rounded up because 0 switches a limit off.
 #[must_use]
-pub fn server_millis(span: Duration) -> i32 {
+pub(super) fn server_millis(span: Duration) -> i32 {
     i32::try_from(span.as_nanos().div_ceil(MILLISECOND.as_nanos())).unwrap_or(i32::MAX)
 }
 

@@ -5,9 +5,8 @@ use sqlx::postgres::types::Oid;
 use sqlx::{PgConnection, Row};
 
 use super::Term;
-use super::session::Candidate;
 use crate::config::LockKey;
-use crate::database::{Backend, Database, DatabaseError};
+use crate::database::{Backend, CloseOnDrop, Database, DatabaseError};
 
 /// What a proof looks at.
 ///
@@ -17,9 +16,10 @@ const PROOF: &str = "SELECT pg_backend_pid() AS asked, pg_is_in_recovery() AS in
        (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
        CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
+       (SELECT backend_start IS NOT NULL FROM pg_stat_get_activity($1)) AS visible,
        EXISTS (SELECT FROM pg_locks JOIN pg_stat_get_activity($1) AS backend USING (pid)
                WHERE locktype = 'advisory' AND classid = $3 AND objid = $4 AND objsubid = 2 AND granted
-                 AND mode = 'ExclusiveLock' AND database = backend.datid
+                 AND mode = 'ExclusiveLock'
                  AND (extract(epoch FROM backend.backend_start) * 1000000)::int8 = $2) AS holds";
 
 /// What a term is proved by: this backend holds this lock on this server.
@@ -49,6 +49,9 @@ pub enum ProofError {
     /// The backend is gone or has no lock.
     #[error("the backend that was granted the lock does not hold it")]
     NotHeld,
+    /// The role that asks is not that of the lock session.
+    #[error("the role that asks may not see the backend of the lock session: has the role of the database changed?")]
+    Hidden,
     /// The lock session leads to another backend: something is between it and the server.
     #[error("the lock session leads to another backend of the server than the one that was granted the lock")]
     Moved,
@@ -71,6 +74,24 @@ pub enum ProofError {
     },
 }
 
+impl ProofError {
+    /// A stable name of the kind of error, for metrics.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Database(_) => "proof_no_connection",
+            Self::Statement(_) => "proof_statement",
+            Self::Late(_) => "proof_late",
+            Self::Fenced => "fenced",
+            Self::NotHeld => "lock_not_held",
+            Self::Hidden => "backend_hidden",
+            Self::Moved => "session_moved",
+            Self::InRecovery => "in_recovery",
+            Self::OtherServer { .. } => "other_server",
+        }
+    }
+}
+
 impl Claim {
     /// Proves the claim on the lock session itself.
     pub(super) async fn prove_on(&self, session: &mut PgConnection) -> Result<(), ProofError> {
@@ -82,7 +103,7 @@ impl Claim {
     /// Proves the claim from another connection of the pool, while the lock session is busy.
     pub(super) async fn prove_from(&self, database: &Database) -> Result<(), ProofError> {
         // Dropped in mid-statement, the connection would be busy when the next one borrows it.
-        let mut witness = Candidate::new(database.acquire().await?);
+        let mut witness = CloseOnDrop::new(database.borrow().await?);
         let answer = self.ask(&mut witness).await?;
         drop(witness.into_inner());
         self.judge(&answer)
@@ -112,6 +133,10 @@ impl Claim {
                 answered_timeline: timeline,
             });
         }
-        if answer.try_get("holds")? { Ok(()) } else { Err(ProofError::NotHeld) }
+        match (answer.try_get("holds")?, answer.try_get("visible")?) {
+            (true, _) => Ok(()),
+            (false, Some(false)) => Err(ProofError::Hidden),
+            (false, _) => Err(ProofError::NotHeld),
+        }
     }
 }

@@ -126,7 +126,7 @@ pub enum PoolerError {
 impl PoolerError {
     /// A stable name, for a log field or a metric label.
     #[must_use]
-    pub const fn reason(&self) -> &'static str {
+    pub const fn kind(&self) -> &'static str {
         match self {
             Self::TransactionPooler(_) => "transaction_pooler",
             Self::StatementPooler(_) => "statement_pooler",
@@ -351,7 +351,14 @@ impl Candidate<'_> {
 }
 
 async fn backend(candidate: &mut PgConnection) -> Result<Backend, PoolerError> {
-    ask(candidate, BACKEND, |row| Ok(Backend { pid: row.try_get(0)?, started: row.try_get(1)? })).await
+    let (pid, started) =
+        ask(candidate, BACKEND, |row| Ok((row.try_get(0)?, row.try_get::<Option<i64>, _>(1)?))).await?;
+    let started = started.ok_or_else(|| PoolerError::Failed {
+        what: "looking at the session's own backend",
+        reason: "its role may not see it in pg_stat_activity; is it set to another one (ALTER ROLE ... SET role)?"
+            .into(),
+    })?;
+    Ok(Backend { pid, started })
 }
 
 async fn ask<T>(

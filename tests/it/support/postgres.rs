@@ -71,6 +71,13 @@ impl Database {
         self.url.clone()
     }
 
+    /// Its URL, as the superuser over the Unix socket.
+    pub(crate) fn socket_url(&self) -> String {
+        let url = url::Url::parse(&self.url).unwrap();
+        let (user, password, port) = (url.username(), url.password().unwrap(), url.port().unwrap());
+        format!("postgres://{user}:{password}@{}:{port}/{}", self.socket_dir.replace('/', "%2F"), self.name)
+    }
+
     /// The directory of the server's Unix socket.
     pub(crate) fn socket_dir(&self) -> &str {
         &self.socket_dir

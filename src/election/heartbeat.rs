@@ -21,7 +21,7 @@ pub(super) enum Event {
 }
 
 /// The heartbeat and the take-over wait of one term.
-pub(super) struct Tenure {
+pub(super) struct Heartbeat {
     lease: Arc<Lease>,
     timing: Timing,
     /// When the next proof is due.
@@ -32,7 +32,7 @@ pub(super) struct Tenure {
     predecessors_ended: BoxFuture<'static, ()>,
 }
 
-impl Tenure {
+impl Heartbeat {
     /// A term whose lock was asked for at `asked_at`, which is its first proof, and which may not export before
     /// `opens`, unless `predecessors_ended` resolves before that.
     pub(super) fn new(
@@ -57,8 +57,9 @@ impl Tenure {
         loop {
             let opens = self.lease.opens().saturating_since(BootInstant::now());
             if !self.opened && opens == Duration::ZERO {
+                // Past the fence nothing opens: the proof that is due finds that out.
                 self.opened = true;
-                return Event::Opened;
+                return if self.check().is_ok() { Event::Opened } else { Event::ProofDue };
             }
             tokio::select! {
                 () = sleep_until(self.due) => return Event::ProofDue,
