@@ -28,6 +28,8 @@ pub enum Guard {
     AdvertisedFence,
     /// A fence that was seen counts for as long as the process runs, not until the process has replaced its holder.
     RememberedFences,
+    /// Until its own wait is over, a new leader advertises the fence that it waits for.
+    AdvertisedWhileWaiting,
     /// The server ends a session that is silent for too long.
     IdleLimit,
 }

@@ -31,6 +31,13 @@ fn with_a_fence_that_is_forgotten_once_its_holder_is_replaced_two_export() {
     counterexample("fences of 2 and 1, forgotten", rolled().without(Guard::RememberedFences), SEEN_FENCES);
 }
 
+#[test]
+fn with_a_waiting_leader_that_advertises_its_own_fence_two_export() {
+    let cluster = Cluster::<3> { fences: [LONG, SHORT, SHORT], early_refreshes: false, ..Cluster::of(LONG) };
+    let cluster = cluster.without(Guard::AdvertisedWhileWaiting);
+    counterexample("fences of 2, 1 and 1, not passed on", cluster, SEEN_FENCES);
+}
+
 /// What is not covered, and documented so: nobody has told the new leader how long the old one may go on.
 #[test]
 fn a_replica_that_is_granted_the_lock_and_has_never_seen_the_longer_fence_can_overlap_with_it() {
