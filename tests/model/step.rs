@@ -13,7 +13,11 @@ impl<const N: usize> Model for Cluster<N> {
     type Action = Action<N>;
 
     fn init_states(&self) -> Vec<System<N>> {
-        vec![System { processes: [Process::starting(); N], lock: None, latest: None, phase: Phase::Faults }]
+        let mut system = System { processes: [Process::starting(); N], lock: None, latest: None, phase: Phase::Faults };
+        for &action in &self.after {
+            self.step(&mut system, action);
+        }
+        vec![system]
     }
 
     fn actions(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
