@@ -10,20 +10,25 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::{ConnectOptionsError, DatabaseSettings};
 
 /// How many direct backends are remembered: more than a pool needs.
 const MAX_DIRECT: usize = 64;
 
+/// How long the pool tries on its own. Between two refused connections it waits for up to a fifth of its time, and a
+/// server that is back must not be left alone for longer than a second.
+const ACQUIRE_SLICE: Duration = Duration::from_secs(5);
+
 /// A backend, as no other of the server's past or future ones.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Backend {
     /// Its process id.
     pub(crate) pid: i32,
-    /// When it started, in microseconds of Unix time.
-    pub(crate) started: i64,
+    /// When it started, in microseconds of Unix time; `None` when the role may not see that, because it is set to
+    /// another than that of the session.
+    pub(crate) started: Option<i64>,
 }
 
 /// Why the database could not be used.
@@ -105,7 +110,7 @@ impl Database {
         let options = settings.connect_options()?;
         let pool = PgPoolOptions::new()
             .max_connections(settings.max_connections)
-            .acquire_timeout(settings.acquire_timeout)
+            .acquire_timeout(settings.acquire_timeout.min(ACQUIRE_SLICE))
             .connect_lazy_with(options);
         Ok(Self { pool, settings: Arc::new(settings), unreadable: Arc::default(), direct: Arc::default() })
     }
@@ -144,15 +149,23 @@ impl Database {
     ///
     /// Like [`acquire`](Self::acquire).
     pub(crate) async fn borrow(&self) -> Result<PoolConnection<Postgres>, DatabaseError> {
-        self.pool.acquire().await.map_err(|error| match error {
-            sqlx::Error::PoolTimedOut => DatabaseError::NoConnection(self.settings.acquire_timeout),
-            error => DatabaseError::Connect(error),
-        })
+        let deadline = Instant::now() + self.settings.acquire_timeout;
+        loop {
+            match timeout_at(deadline, self.pool.acquire()).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(sqlx::Error::PoolTimedOut)) if Instant::now() < deadline => {}
+                Ok(Err(sqlx::Error::PoolTimedOut)) | Err(_) => {
+                    return Err(DatabaseError::NoConnection(self.settings.acquire_timeout));
+                }
+                Ok(Err(error)) => return Err(DatabaseError::Connect(error)),
+            }
+        }
     }
 
     /// Whether [`remember_direct`](Self::remember_direct) was told of this backend.
     pub(crate) fn is_direct(&self, backend: Backend) -> bool {
-        self.direct.lock().unwrap_or_else(PoisonError::into_inner).contains(&backend)
+        // Process ids come back: without its start, a backend is not known again.
+        backend.started.is_some() && self.direct.lock().unwrap_or_else(PoisonError::into_inner).contains(&backend)
     }
 
     /// Notes that one of our connections leads to this backend with nothing in between.
@@ -169,6 +182,12 @@ impl Database {
         while let Some(idle) = self.pool.try_acquire() {
             drop(idle.detach());
         }
+    }
+
+    /// How long a connection is waited for.
+    #[must_use]
+    pub fn acquire_timeout(&self) -> Duration {
+        self.settings.acquire_timeout
     }
 
     /// The pool itself, for its size.

@@ -36,6 +36,9 @@ pub(super) const MAX_FENCE: Duration = Duration::from_secs(600);
 /// sent (Linux: round trip plus 200 ms).
 const FIRST_RETRANSMISSION: Duration = Duration::from_millis(500);
 
+/// The longest time that the pool lets pass between two refused connections.
+const RECONNECT: Duration = Duration::from_secs(1);
+
 /// What a bound allows for everything that has no setting: making a connection, the statements of an attempt,
 /// and the granularity of the timers of PostgreSQL and the kernel.
 const ALLOWANCE: Duration = Duration::from_millis(500);
@@ -117,9 +120,9 @@ impl Timing {
     /// that was in flight at the fault would have returned within a second (with the defaults; docs/failover.md).
     /// [`worst`](Self::worst) covers the others. [`Fault`] says what else is counted.
     ///
-    /// It holds with `on_refresh_failure: step_down`, or with `exit` while another healthy standby runs: a
-    /// process in a crash loop is started again only after its platform's delay, in Kubernetes 10 s doubling
-    /// to 5 min. It is that of replicas with one fence; while a shorter one is rolled out, the longer is waited.
+    /// It holds while another healthy standby runs. Alone, a replica has to notice first what ended its lease, after
+    /// at most the interval and the timeout of its heartbeat; under `on_refresh_failure: exit` it is started again
+    /// after its platform's delay, in Kubernetes 10 s doubling to 5 min. It is that of replicas with one fence; while a shorter one is rolled out, the longer is waited.
     pub fn bounds(&self) -> impl Iterator<Item = (Fault, Duration)> + use<> {
         let timing = *self;
         Fault::ALL.into_iter().map(move |fault| (fault, timing.bound(fault)))
@@ -131,7 +134,8 @@ impl Timing {
         self.free_to_gauges(fault.detection(self), self.take_over_wait())
     }
 
-    /// The bound of one fault however slow refreshes are, as long as the new leader's first one succeeds.
+    /// The bound of one fault however slow refreshes are, as long as the new leader's first one succeeds, and
+    /// is not slower than the collection interval and the fence together: it would be too old to be exported.
     #[must_use]
     pub fn worst(&self, fault: Fault) -> Duration {
         self.free_to_gauges(fault.detection_in_statement(self), self.take_over_wait().max(self.refresh_timeout))
@@ -159,8 +163,9 @@ impl fmt::Display for Timing {
                 self.worst(fault).as_secs_f64()
             )?;
         }
-        writeln!(f, "It holds with on_refresh_failure: step_down, or with exit while another healthy standby")?;
-        writeln!(f, "runs; a crash loop adds the restart delay of the platform (10 s doubling to 5 min).")
+        writeln!(f, "It holds while another healthy standby runs. A replica alone adds the interval and the timeout")?;
+        writeln!(f, "of its heartbeat under step_down, and under exit the restart delay of the platform (10 s")?;
+        writeln!(f, "doubling to 5 min).")
     }
 }
 

@@ -104,7 +104,7 @@ impl Elector {
     ///
     /// With `on_refresh_failure: exit`, the first failed attempt, proof or refresh; with `step_down`, never.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
-        let allowance = Self::allowance(&self.settings, self.database.pool().options().get_acquire_timeout());
+        let allowance = Self::allowance(&self.settings, self.database.acquire_timeout());
         Campaign::new(self, stop, allowance).run().await
     }
 }
@@ -380,14 +380,15 @@ impl Campaign {
             );
         }
         let expires = self.elector.timing.snapshot_expiry(rendered.sent_at);
-        if BootInstant::now() >= expires {
+        let exported = BootInstant::now() < expires;
+        if !exported {
             tracing::warn!(
                 "the refresh took longer than its interval and the fence, its result is too old to be exported"
             );
         }
         self.elector.publication.publish(rendered, heartbeat.lease(), expires);
         self.failures = 0;
-        if self.state.refreshed() {
+        if exported && self.state.refreshed() {
             self.exports(claim);
         }
         cadence.until_next(skipped)

@@ -92,3 +92,79 @@ impl Heartbeat {
         if BootInstant::now() < self.lease.fence() { Ok(()) } else { Err(ProofError::Fenced) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::future::{pending, ready};
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::election::bound::tests::timing;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A term whose lock was asked for and granted `ago`, and whose take-over wait has `left`.
+    fn heartbeat(ago: Duration, left: Duration, predecessors_ended: BoxFuture<'static, ()>) -> Heartbeat {
+        let now = BootInstant::now();
+        let asked_at =
+            BootInstant::from_nanos((now.saturating_since(BootInstant::BOOT) - ago).as_nanos().try_into().unwrap());
+        Heartbeat::new(timing(), asked_at, now + left, predecessors_ended)
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_wait_comes_once_and_proofs_are_due_from_then_on() {
+        let mut heartbeat = heartbeat(Duration::ZERO, SECOND / 5, pending().boxed());
+        assert_eq!(heartbeat.next().await, Event::Opened);
+        assert!(heartbeat.lease().permits(BootInstant::now()));
+        assert_eq!(heartbeat.next().await, Event::ProofDue);
+    }
+
+    #[tokio::test]
+    async fn proof_that_nobody_before_can_export_ends_the_wait() {
+        let mut heartbeat = heartbeat(Duration::ZERO, 100 * SECOND, ready(()).boxed());
+        assert!(!heartbeat.lease().permits(BootInstant::now()));
+        assert_eq!(heartbeat.next().await, Event::Opened);
+        assert!(heartbeat.lease().permits(BootInstant::now()));
+    }
+
+    #[tokio::test]
+    async fn past_the_fence_nothing_opens_and_no_proof_counts() {
+        let fence = timing().lease().fence;
+        let mut heartbeat = heartbeat(fence, Duration::ZERO, pending().boxed());
+        assert_eq!(heartbeat.next().await, Event::ProofDue);
+        assert!(matches!(heartbeat.beat(ready(Ok(()))).await, Err(ProofError::Fenced)));
+        assert!(!heartbeat.lease().permits(BootInstant::now()));
+    }
+
+    #[tokio::test]
+    async fn a_good_proof_moves_the_fence_to_before_it_was_sent_and_a_late_one_moves_nothing() {
+        let mut heartbeat = heartbeat(SECOND, Duration::ZERO, pending().boxed());
+        let (before, fence) = (heartbeat.lease().fence(), timing().lease().fence);
+        let sent_after = BootInstant::now();
+        let slow = async {
+            sleep(SECOND / 10).await;
+            Ok(())
+        };
+        heartbeat.beat(slow).await.unwrap();
+        let moved = heartbeat.lease().fence();
+        assert!(moved > before && moved >= sent_after + fence && moved < BootInstant::now() + fence);
+        assert!(matches!(heartbeat.beat(pending()).await, Err(ProofError::Late(_))));
+        assert_eq!(heartbeat.lease().fence(), moved);
+    }
+
+    #[tokio::test]
+    async fn a_proof_that_comes_when_the_fence_has_passed_moves_nothing() {
+        let fence = timing().lease().fence;
+        let mut heartbeat = heartbeat(fence - SECOND / 10, Duration::ZERO, pending().boxed());
+        let before = heartbeat.lease().fence();
+        let slow = async {
+            sleep(SECOND / 4).await;
+            Ok(())
+        };
+        assert!(matches!(heartbeat.beat(slow).await, Err(ProofError::Fenced)));
+        assert_eq!(heartbeat.lease().fence(), before);
+    }
+}

@@ -6,27 +6,28 @@ use sqlx::{PgConnection, Row};
 
 use super::Term;
 use crate::config::LockKey;
-use crate::database::{Backend, CloseOnDrop, Database, DatabaseError};
+use crate::database::{CloseOnDrop, Database, DatabaseError};
 
-/// What a proof looks at.
+/// What a proof looks at. The backend is known by its process id, and by the term that it advertises: process ids
+/// come back, terms do not. That is in view of every role, whereas when a backend started is not.
 ///
 /// The timeline is that of the WAL being written. `pg_control_checkpoint()` would lag behind a promotion for
 /// seconds.
-const PROOF: &str = "SELECT pg_backend_pid() AS asked, pg_is_in_recovery() AS in_recovery,
-       (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
-       CASE WHEN NOT pg_is_in_recovery()
-            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
-       (SELECT backend_start IS NOT NULL FROM pg_stat_get_activity($1)) AS visible,
-       EXISTS (SELECT FROM pg_locks JOIN pg_stat_get_activity($1) AS backend USING (pid)
+const PROOF: &str = "SELECT pg_catalog.pg_backend_pid() AS asked, pg_catalog.pg_is_in_recovery() AS in_recovery,
+       (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system_identifier,
+       CASE WHEN NOT pg_catalog.pg_is_in_recovery()
+            THEN ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
+       EXISTS (SELECT FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_get_activity($1) AS backend USING (pid)
                WHERE locktype = 'advisory' AND classid = $3 AND objid = $4 AND objsubid = 2 AND granted
                  AND mode = 'ExclusiveLock'
-                 AND (extract(epoch FROM backend.backend_start) * 1000000)::int8 = $2) AS holds";
+                 AND position(' T=' || $2 || ' ' IN backend.application_name || ' ') > 0) AS holds";
 
-/// What a term is proved by: this backend holds this lock on this server.
+/// What a term is proved by: the backend that advertises it holds this lock on this server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) key: LockKey,
-    pub(super) backend: Backend,
+    /// Process id of the backend.
+    pub(super) pid: i32,
     pub(super) system_identifier: u64,
     pub(super) term: Term,
 }
@@ -49,9 +50,6 @@ pub enum ProofError {
     /// The backend is gone or has no lock.
     #[error("the backend that was granted the lock does not hold it")]
     NotHeld,
-    /// The role that asks is not that of the lock session.
-    #[error("the role that asks may not see the backend of the lock session: has the role of the database changed?")]
-    Hidden,
     /// The lock session leads to another backend: something is between it and the server.
     #[error("the lock session leads to another backend of the server than the one that was granted the lock")]
     Moved,
@@ -84,7 +82,6 @@ impl ProofError {
             Self::Late(_) => "proof_late",
             Self::Fenced => "fenced",
             Self::NotHeld => "lock_not_held",
-            Self::Hidden => "backend_hidden",
             Self::Moved => "session_moved",
             Self::InRecovery => "in_recovery",
             Self::OtherServer { .. } => "other_server",
@@ -97,7 +94,7 @@ impl Claim {
     pub(super) async fn prove_on(&self, session: &mut PgConnection) -> Result<(), ProofError> {
         let answer = self.ask(session).await?;
         let asked: i32 = answer.try_get("asked")?;
-        if asked == self.backend.pid { self.judge(&answer) } else { Err(ProofError::Moved) }
+        if asked == self.pid { self.judge(&answer) } else { Err(ProofError::Moved) }
     }
 
     /// Proves the claim from another connection of the pool, while the lock session is busy.
@@ -111,8 +108,8 @@ impl Claim {
 
     async fn ask(&self, session: &mut PgConnection) -> Result<PgRow, sqlx::Error> {
         sqlx::query(PROOF)
-            .bind(self.backend.pid)
-            .bind(self.backend.started)
+            .bind(self.pid)
+            .bind(self.term.to_string())
             .bind(Oid(self.key.0.cast_unsigned()))
             .bind(Oid(self.key.1.cast_unsigned()))
             .fetch_one(session)
@@ -133,10 +130,6 @@ impl Claim {
                 answered_timeline: timeline,
             });
         }
-        match (answer.try_get("holds")?, answer.try_get("visible")?) {
-            (true, _) => Ok(()),
-            (false, Some(false)) => Err(ProofError::Hidden),
-            (false, _) => Err(ProofError::NotHeld),
-        }
+        if answer.try_get("holds")? { Ok(()) } else { Err(ProofError::NotHeld) }
     }
 }

@@ -14,27 +14,36 @@ use super::pooler::{Path, PoolerError, probe};
 use super::proof::{Claim, ProofError};
 use crate::clock::BootInstant;
 use crate::config::{CollectorSettings, LockKey};
-use crate::database::{Backend, CloseOnDrop, Database, DatabaseError};
+use crate::database::{CloseOnDrop, Database, DatabaseError};
 
 /// How long closing the lock session may take before its socket is dropped instead.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Tries the lock, unless the server is a hot standby: one of those grants the lock too, and keeps it
 /// through its promotion.
-const TRY_LOCK: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_try_advisory_lock($1, $2) END";
+///
+/// Here and in a proof, names are qualified: whatever a role's `search_path` puts before `pg_catalog` decides nothing.
+const TRY_LOCK: &str =
+    "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL ELSE pg_catalog.pg_try_advisory_lock($1, $2) END";
+
+/// What is needed of the server after the grant, and may be forbidden to the role.
+const FORBIDDEN: &str = "SELECT proname::text FROM pg_catalog.pg_proc
+WHERE pronamespace = 'pg_catalog'::regnamespace AND NOT has_function_privilege(oid, 'EXECUTE')
+  AND proname IN ('pg_control_system', 'pg_current_wal_lsn', 'pg_walfile_name', 'pg_is_in_recovery',
+                  'pg_current_xact_id', 'pg_logical_emit_message', 'pg_stat_get_activity')
+ORDER BY proname";
 
 /// A term that grows with every acquisition. The emitted message makes the transaction write, so that the
 /// xid is durable: an xid alone repeats after an immediate shutdown.
-const TAKE_TERM: &str = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 AS timeline,
-       pg_current_xact_id()::text::int8 AS number,
-       pg_logical_emit_message(true, 'retsu-collector', 'term')::text,
-       (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
-       pg_backend_pid() AS pid,
-       (SELECT (extract(epoch FROM backend_start) * 1000000)::int8
-        FROM pg_stat_get_activity(pg_backend_pid())) AS started";
+const TAKE_TERM: &str =
+    "SELECT ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int8 AS timeline,
+       pg_catalog.pg_current_xact_id()::text::int8 AS number,
+       pg_catalog.pg_logical_emit_message(true, 'retsu-collector', 'term')::text,
+       (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system_identifier,
+       pg_catalog.pg_backend_pid() AS pid";
 
 /// The session that holds the lock, when there is one.
-const HOLDER: &str = "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+const HOLDER: &str = "SELECT application_name FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND classid = $1 AND objid = $2 AND objsubid = 2 AND granted AND mode = 'ExclusiveLock'
   AND database = datid AND datname = current_database()";
 
@@ -89,15 +98,9 @@ pub enum Refusal {
     /// The server does not let go of a dead holder in bounded time.
     #[error(transparent)]
     Limit(LimitError),
-    /// The role may not connect to the database.
+    /// The role may not connect to the database, or not call a function that a term needs.
     #[error("the role may not use the database: {0}")]
     Privilege(String),
-    /// The role is not that of its own session, and may not see when its backend started.
-    #[error(
-        "the role may not see its own backend in pg_stat_activity, which a proof needs; is its role set to another \
-         one (ALTER ROLE ... SET role)?"
-    )]
-    HiddenBackend,
 }
 
 impl Refusal {
@@ -108,7 +111,7 @@ impl Refusal {
             Self::Pooler(error) => error.kind(),
             Self::HotStandby => "hot_standby",
             Self::Limit(_) => "limit_not_carried",
-            Self::Privilege(_) | Self::HiddenBackend => "insufficient_privilege",
+            Self::Privilege(_) => "insufficient_privilege",
         }
     }
 
@@ -206,15 +209,22 @@ impl LockSession {
             LimitError::Statement(error) => AttemptError::Statement { what: "setting the session's limits", error },
             error => Refusal::Limit(error).into(),
         })?;
+        let failed = |what| move |error| AttemptError::Statement { what, error };
+        let forbidden: Vec<String> = sqlx::query_scalar(FORBIDDEN)
+            .fetch_all(&mut *session)
+            .await
+            .map_err(failed("looking at the privileges of the role"))?;
+        if !forbidden.is_empty() {
+            return Err(Refusal::Privilege(format!("it may not execute {}", forbidden.join(", "))).into());
+        }
         let asked_at = BootInstant::now();
         let granted: Option<bool> = sqlx::query_scalar(TRY_LOCK)
             .bind(key.0)
             .bind(key.1)
             .fetch_one(&mut *session)
             .await
-            .map_err(|error| AttemptError::Statement { what: "trying the advisory lock", error })?;
+            .map_err(failed("trying the advisory lock"))?;
         let granted_at = BootInstant::now();
-        let failed = |what| move |error| AttemptError::Statement { what, error };
         match granted {
             Some(true) => {
                 let claim = claim(&mut session, *key).await?;
@@ -328,10 +338,9 @@ async fn claim(session: &mut PgConnection, key: LockKey) -> Result<Claim, Attemp
     let out_of_range = |error: std::num::TryFromIntError| failed(sqlx::Error::Decode(error.into()));
     let term =
         Term { timeline: timeline.try_into().map_err(out_of_range)?, number: number.try_into().map_err(out_of_range)? };
-    let started: Option<i64> = row.try_get("started").map_err(failed)?;
-    let backend = Backend { pid: row.try_get("pid").map_err(failed)?, started: started.ok_or(Refusal::HiddenBackend)? };
+    let pid = row.try_get("pid").map_err(failed)?;
     let system: i64 = row.try_get("system_identifier").map_err(failed)?;
-    Ok(Claim { key, backend, system_identifier: system.cast_unsigned(), term })
+    Ok(Claim { key, pid, system_identifier: system.cast_unsigned(), term })
 }
 
 async fn holder(session: &mut PgConnection, key: LockKey) -> Result<Option<Advert>, sqlx::Error> {

@@ -351,14 +351,7 @@ impl Candidate<'_> {
 }
 
 async fn backend(candidate: &mut PgConnection) -> Result<Backend, PoolerError> {
-    let (pid, started) =
-        ask(candidate, BACKEND, |row| Ok((row.try_get(0)?, row.try_get::<Option<i64>, _>(1)?))).await?;
-    let started = started.ok_or_else(|| PoolerError::Failed {
-        what: "looking at the session's own backend",
-        reason: "its role may not see it in pg_stat_activity; is it set to another one (ALTER ROLE ... SET role)?"
-            .into(),
-    })?;
-    Ok(Backend { pid, started })
+    ask(candidate, BACKEND, |row| Ok(Backend { pid: row.try_get(0)?, started: row.try_get(1)? })).await
 }
 
 async fn ask<T>(
