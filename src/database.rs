@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -96,6 +97,8 @@ pub struct Database {
     settings: Arc<DatabaseSettings>,
     /// Why the credentials could not be read the last time, so that a change is logged once.
     unreadable: Arc<ArcSwapOption<String>>,
+    /// Whether a reader of the credentials is at work.
+    reading: Arc<AtomicBool>,
     /// Backends that a connection of ours has to itself, the latest last.
     direct: Arc<Mutex<VecDeque<Backend>>>,
 }
@@ -112,19 +115,39 @@ impl Database {
             .max_connections(settings.max_connections)
             .acquire_timeout(settings.acquire_timeout.min(ACQUIRE_SLICE))
             .connect_lazy_with(options);
-        Ok(Self { pool, settings: Arc::new(settings), unreadable: Arc::default(), direct: Arc::default() })
+        Ok(Self {
+            pool,
+            settings: Arc::new(settings),
+            unreadable: Arc::default(),
+            reading: Arc::default(),
+            direct: Arc::default(),
+        })
     }
 
     /// Borrows a connection. The credentials are read again first, so that a rotated password is used by
-    /// the next connection without a restart; while they cannot be read, the last good ones are used.
+    /// the next connection without a restart; while they cannot be read, or are being read for somebody else, the last
+    /// good ones are used.
     ///
     /// # Errors
     ///
     /// [`DatabaseError::Connect`] or [`DatabaseError::NoConnection`].
     pub async fn acquire(&self) -> Result<PoolConnection<Postgres>, DatabaseError> {
-        let settings = Arc::clone(&self.settings);
+        // One reader at a time: a mount that hangs must not take one blocking thread after the other.
+        if !self.reading.swap(true, Ordering::Acquire) {
+            self.read_credentials().await;
+        }
+        self.borrow().await
+    }
+
+    /// Reads the credentials again, and waits for that no longer than a connection may take.
+    async fn read_credentials(&self) {
+        let (settings, reading) = (Arc::clone(&self.settings), Arc::clone(&self.reading));
         // Off the async workers: a mounted file may take its time.
-        let read = spawn_blocking(move || settings.connect_options().map_err(|error| error.to_string()));
+        let read = spawn_blocking(move || {
+            let read = settings.connect_options().map_err(|error| error.to_string());
+            reading.store(false, Ordering::Release);
+            read
+        });
         let read = timeout(self.settings.acquire_timeout, read).await;
         match read
             .map_err(|_| "reading them takes too long".to_owned())
@@ -140,7 +163,6 @@ impl Database {
                 }
             }
         }
-        self.borrow().await
     }
 
     /// Borrows a connection with the credentials that were read last, for which nothing but the server is waited.

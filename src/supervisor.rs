@@ -134,6 +134,8 @@ async fn supervise(
         tracing::error!(%error, "stopping");
     }
     let stopped = tokio::select! {
+        // First, so that a second signal that is already there does not come before the withdrawal.
+        biased;
         stopped = timeout(limit, shut_down(&mut tasks)) => stopped.unwrap_or(Err(RunError::ShutdownTimeout(limit))),
         _ = next_signal() => Err(RunError::Aborted),
     };

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use retsu_collector::config::{DatabaseSettings, Sources, load};
+use retsu_collector::config::{DatabaseSettings, DatabaseSource, Sources, load};
 use retsu_collector::database::Database;
 use retsu_collector::election::Path::Direct;
 use retsu_collector::election::{PoolerError, probe};
@@ -314,6 +315,29 @@ async fn the_probe_for_a_pooler_connects_in_every_way_that_the_driver_does_and_i
     assert!(!log.text().contains("p%"), "{}", log.text());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_hangs_holds_up_one_borrower_and_no_more() {
+    let server = database().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    fs::write(&file, server.url()).unwrap();
+    let acquire_timeout = Duration::from_secs(2);
+    let source = DatabaseSource::UrlFile(file.clone());
+    let database = Database::open(DatabaseSettings { source, max_connections: 10, acquire_timeout }).unwrap();
+    drop(database.acquire().await.unwrap());
+    // Whoever opens it waits for a writer, as on a mount whose server is gone.
+    fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let began = Instant::now();
+    for _ in 0..10 {
+        drop(database.acquire().await.unwrap());
+    }
+    let took = began.elapsed();
+    assert!(took >= acquire_timeout && took < 3 * acquire_timeout, "{took:?}");
+    // The reader gets its end, and the file is read again.
+    fs::write(&file, server.url()).unwrap();
+}
+
 #[tokio::test]
 async fn every_spelling_by_which_the_server_takes_a_limit_is_refused() {
     let database = database().await;
@@ -354,4 +378,4 @@ async fn every_spelling_by_which_the_server_takes_a_limit_is_refused() {
     }
 }
 
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(20);

@@ -5,6 +5,8 @@ use std::time::Duration;
 use retsu_collector::config::{CollectorSettings, LeaseSettings, LockKey, OnRefreshFailure};
 use retsu_collector::election::Timing;
 
+use super::action::Action;
+
 /// One part of the design without which two replicas can export, or nobody does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Guard {
@@ -26,8 +28,10 @@ pub enum Guard {
     ClockThroughPauses,
     /// The wait is that of the longest fence which a holder was seen to advertise, if that is longer than the own.
     AdvertisedFence,
-    /// A fence that was seen counts for as long as the process runs, not until its holder is replaced.
+    /// A fence that was seen counts for as long as the process runs, not until the process has replaced its holder.
     RememberedFences,
+    /// Until its own wait is over, a new leader advertises the fence that it waits for.
+    AdvertisedWhileWaiting,
     /// The server ends a session that is silent for too long.
     IdleLimit,
 }
@@ -72,6 +76,8 @@ pub struct Cluster<const N: usize> {
     /// Whether states that differ only in which process is which are checked once. The processes must have the
     /// same fence, and paths tell less.
     pub interchangeable: bool,
+    /// What has happened before the check begins, for a way that is long and known up to there.
+    pub after: Vec<Action<N>>,
     /// The guard that is missing.
     pub without: Option<Guard>,
     /// In how many ticks after the last fault somebody has to export. `None`: faults never end, and
@@ -91,6 +97,7 @@ impl<const N: usize> Cluster<N> {
             abandoned_attempts: false,
             early_refreshes: true,
             interchangeable: false,
+            after: Vec::new(),
             without: None,
             bound: None,
         }

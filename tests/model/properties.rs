@@ -8,7 +8,7 @@ use super::system::{Phase, Process, System};
 
 pub const SAFETY: &str = "never two exporters";
 pub const LIVENESS: &str = "somebody exports within the bound";
-/// Overlaps only where one has not seen a fence as long as the other's since it started.
+/// Overlaps only where one was not told of a fence as long as the other's since it started.
 pub const SEEN_FENCES: &str = "never two exporters that know of each other's fence";
 
 /// Every property. Liveness is a counter in the state: the checker's own `eventually` misses cycles.

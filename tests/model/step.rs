@@ -13,7 +13,11 @@ impl<const N: usize> Model for Cluster<N> {
     type Action = Action<N>;
 
     fn init_states(&self) -> Vec<System<N>> {
-        vec![System { processes: [Process::starting(); N], lock: None, latest: None, phase: Phase::Faults }]
+        let mut system = System { processes: [Process::starting(); N], lock: None, latest: None, phase: Phase::Faults };
+        for &action in &self.after {
+            self.step(&mut system, action);
+        }
+        vec![system]
     }
 
     fn actions(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
@@ -73,7 +77,7 @@ impl<const N: usize> Cluster<N> {
                     process.abandoned = false;
                     if let Some(request) = process.request.as_mut().filter(|request| request.message == Message::Asked)
                     {
-                        request.answered(Message::Bad { advertised: 0 });
+                        request.answered(Message::Bad { advertised: 0, awaited: 0 });
                     }
                 }
             }
@@ -85,6 +89,11 @@ impl<const N: usize> Cluster<N> {
                 system.processes[index] = Process { abandoned, ..Process::starting() };
             }
             Action::EndFaults(losses) => self.end_faults(system, losses),
+        }
+        if let Some(lock) = system.lock.as_mut().filter(|lock| lock.attached)
+            && matches!(system.processes[lock.owner].state, State::Leading(_))
+        {
+            (lock.advertised, lock.awaited) = (self.fences[lock.owner], self.fences[lock.owner]);
         }
         if let Some(latest) = system.latest.as_mut().filter(|latest| !latest.ended) {
             latest.exported |= self.exports(&system.processes[latest.owner]);
@@ -101,11 +110,11 @@ impl<const N: usize> Cluster<N> {
         let answer = if system.processes[index].state == State::Attempting {
             match system.lock {
                 None => self.grant(system, index, true),
-                // Only a larger fence than its own means anything to a process.
-                Some(lock) if self.fences[lock.owner] > self.fences[index] => {
-                    Message::Bad { advertised: self.fences[lock.owner] }
+                Some(lock) => {
+                    // Only a longer fence than its own means anything to a process.
+                    let longer = |fence: u8| if fence > self.fences[index] { fence } else { 0 };
+                    Message::Bad { advertised: longer(lock.advertised), awaited: longer(lock.awaited) }
                 }
-                Some(_) => Message::Bad { advertised: 0 },
             }
         } else {
             match system.lock.as_mut().filter(|lock| lock.owner == index && lock.attached) {
@@ -113,7 +122,7 @@ impl<const N: usize> Cluster<N> {
                     lock.idle = self.idle_limit;
                     Message::Good { end_proven: false }
                 }
-                None if self.has(Guard::ExclusiveProofs) => Message::Bad { advertised: 0 },
+                None if self.has(Guard::ExclusiveProofs) => Message::Bad { advertised: 0, awaited: 0 },
                 None => Message::Good { end_proven: false },
             }
         };
@@ -123,7 +132,10 @@ impl<const N: usize> Cluster<N> {
     }
 
     fn grant(&self, system: &mut System<N>, owner: usize, attached: bool) -> Message {
-        system.lock = Some(Lock { owner, attached, closing: false, idle: self.idle_limit });
+        let (own, Process { seen, told, .. }) = (self.fences[owner], system.processes[owner]);
+        let advertised = if self.has(Guard::AdvertisedWhileWaiting) { own.max(seen) } else { own };
+        let (closing, idle, awaited) = (false, self.idle_limit, own.max(told));
+        system.lock = Some(Lock { owner, attached, closing, idle, advertised, awaited });
         let end_proven = system.latest.is_some_and(|before| match self.proof_of_end {
             ProofOfEnd::Never => false,
             ProofOfEnd::LastHolder => before.ended,
@@ -152,11 +164,10 @@ impl<const N: usize> Cluster<N> {
                 let travelled = if self.has(Guard::WaitFromReceipt) { 0 } else { own - left };
                 process.await_for(wait.saturating_sub(travelled));
             }
-            (State::Attempting, Message::Bad { advertised }) => {
-                process.told = process.told.max(advertised);
+            (State::Attempting, Message::Bad { advertised, awaited }) => {
+                process.told = process.told.max(awaited);
                 if self.has(Guard::AdvertisedFence) {
-                    let remembered = if self.has(Guard::RememberedFences) { process.seen } else { 0 };
-                    process.seen = remembered.max(advertised);
+                    process.seen = process.seen.max(advertised);
                 }
                 self.reject(process, system.phase);
             }

@@ -15,9 +15,9 @@ pub enum Message {
     /// Granted, or a proof that is good; on its way back. A grant may come with the proof that whoever held
     /// the lock before has ended.
     Good { end_proven: bool },
-    /// Held by a process that advertises this fence, if it is larger than the own one; or a session that has
-    /// lost the lock.
-    Bad { advertised: u8 },
+    /// Held by a session that advertises one fence while its process waits for another; each is 0 unless it is longer
+    /// than the own one. Or a session that has lost the lock.
+    Bad { advertised: u8, awaited: u8 },
     /// Lost on either way, and the process still waits for it. Only after the last fault: until then a lost
     /// message is one that is still on its way.
     Lost,
@@ -57,7 +57,8 @@ pub struct Process {
     pub abandoned: bool,
     /// The longest fence that a holder was seen to advertise, where it is longer than the own one; 0 otherwise.
     pub seen: u8,
-    /// The longest fence that a holder has advertised to this process since it started, whatever it makes of it.
+    /// The longest fence that a holder had or waited for which has refused this process since it started, where it is
+    /// longer than the own one: what `seen` is with every guard.
     pub told: u8,
     /// Ticks until the next attempt at the latest; kept once faults have ended.
     pub rest: u8,
@@ -122,22 +123,22 @@ impl Process {
                     Message::Asked => 1,
                     Message::Lost => 2,
                     Message::Good { end_proven } => 3 + u64::from(end_proven),
-                    Message::Bad { advertised } => 5 + u64::from(advertised),
+                    Message::Bad { advertised, awaited } => 5 | u64::from(advertised) << 3 | u64::from(awaited) << 7,
                 },
                 left,
             ),
         };
         let flags = u64::from(self.paused) << 2 | u64::from(self.abandoned) << 1;
-        // Seven bits for each span.
+        // Seven bits for each span, four for each fence in a message.
         flags
             | state << 3
             | message << 6
-            | u64::from(left) << 16
-            | u64::from(self.fence) << 23
-            | u64::from(self.wait) << 30
-            | u64::from(self.seen) << 37
-            | u64::from(self.told) << 44
-            | u64::from(self.rest) << 51
+            | u64::from(left) << 17
+            | u64::from(self.fence) << 24
+            | u64::from(self.wait) << 31
+            | u64::from(self.seen) << 38
+            | u64::from(self.told) << 45
+            | u64::from(self.rest) << 52
     }
 }
 
@@ -152,6 +153,10 @@ pub struct Lock {
     pub closing: bool,
     /// Ticks until the server ends the session for its silence.
     pub idle: u8,
+    /// The fence that this session advertises.
+    pub advertised: u8,
+    /// The longest fence that the owner knows to have been there before it, while it waits for that; its own one after.
+    pub awaited: u8,
 }
 
 /// What is true of the session that held the lock last, whether it still does or not. Kept only where a proof of
@@ -213,8 +218,10 @@ impl<const N: usize> Hash for System<N> {
         let lock = self.lock.map_or(0, |lock| {
             1 | u64::from(lock.attached) << 1
                 | u64::from(lock.closing) << 2
-                | u64::from(lock.idle) << 8
-                | (lock.owner as u64) << 16
+                | u64::from(lock.idle) << 4
+                | (lock.owner as u64) << 8
+                | u64::from(lock.advertised) << 12
+                | u64::from(lock.awaited) << 16
         });
         let latest = self.latest.map_or(0, |holder| {
             1 | u64::from(holder.exported) << 1 | u64::from(holder.ended) << 2 | (holder.owner as u64) << 3
