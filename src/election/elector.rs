@@ -1,12 +1,14 @@
 //! Drives the election: asks for the lock, leads while it has it, and leaves through one function.
 
 use std::convert::Infallible;
+use std::future::pending;
+use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use tokio::task::block_in_place;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -301,8 +303,17 @@ impl Campaign {
         let snapshot = self.meanwhile(heartbeat, claim, pin!(collector.refresh(session))).await?;
         let snapshot = snapshot.map_err(|error| self.elector.failed(error, began))?;
         self.elector.metrics.refresh_succeeded(&snapshot);
-        // Tens of milliseconds for 10,000 queues: the other worker answers scrapes meanwhile.
-        let rendered = block_in_place(|| Rendered::new(&snapshot, self.elector.settings.collection_interval));
+        // Tens of milliseconds for 10,000 queues, and more where the CPU is short: neither proofs nor scrapes wait.
+        let interval = self.elector.settings.collection_interval;
+        let rendering = pin!(spawn_blocking(move || Rendered::new(&snapshot, interval)));
+        let rendered = match self.meanwhile(heartbeat, claim, rendering).await? {
+            Ok(rendered) => rendered,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // Cancelled, because the runtime is being shut down.
+                Err(_) => pending().await,
+            },
+        };
         // A refresh that began within the lease may end beyond it, when the process was stopped.
         heartbeat.check()?;
         Ok(rendered)
