@@ -9,7 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use retsu_collector::demo::watch::{GetError, get};
+use retsu_collector::election::Fault;
 use rustix::process::{Pid, Signal, kill_process};
+use sqlx::PgPool;
+
+use super::{keys, lock_holders};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_retsu-collector");
@@ -87,8 +91,8 @@ impl Collector {
             .port(free_port())
             .set("database.url", database_url)
             .set("worker.management.bind_address", Ipv4Addr::LOCALHOST)
-            .set("worker.queue.state_metrics_collector.collection_interval_seconds", 1)
-            .set("worker.queue.state_metrics_collector.leadership_retry_interval_seconds", 1);
+            .set(keys::INTERVAL, 1)
+            .set(keys::RETRY, 1);
         configure(&mut config);
         let port = config.0.get_envs().find(|(name, _)| *name == "RETSU_WORKER__MANAGEMENT__PORT");
         let port = port.and_then(|(_, port)| port?.to_str()?.parse().ok()).unwrap();
@@ -179,9 +183,30 @@ impl Collector {
         self.process.wait().unwrap()
     }
 
+    /// Waits until the process has ended, and fails the test as soon as anybody holds an advisory lock meanwhile.
+    pub(crate) async fn wait_exit_without_lock(&mut self, observer: &PgPool, limit: Duration) -> ExitStatus {
+        let process = &mut self.process;
+        super::eventually(limit, "the process has ended", async || {
+            assert_eq!(lock_holders(observer).await, 0, "the lock is taken");
+            process.try_wait().unwrap().is_some()
+        })
+        .await;
+        // What was taken at the very end would still be there.
+        assert_eq!(lock_holders(observer).await, 0, "the lock is taken");
+        self.process.wait().unwrap()
+    }
+
     /// Whether the process has not ended.
     pub(crate) fn is_running(&mut self) -> bool {
         self.process.try_wait().unwrap().is_none()
+    }
+
+    /// The bound that it declares for the time without gauges after `fault`.
+    pub(crate) async fn bound(&self, fault: Fault) -> Duration {
+        let series = format!("retsu_collector_failover_bound_seconds{{fault=\"{}\"}} ", fault.label());
+        let metrics = self.metrics().await.unwrap();
+        let seconds = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        Duration::from_secs_f64(seconds.unwrap_or_else(|| panic!("no {series}in\n{metrics}")).parse().unwrap())
     }
 }
 
