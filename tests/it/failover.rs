@@ -250,9 +250,8 @@ async fn start_together(rounds: usize) -> (usize, u64) {
     let (mut firsts, mut scrapes) = (0, 0);
     for round in 0..rounds {
         // Long enough for a leader that waits for its turn among twelve starting processes.
-        let start = |_| {
-            Collector::start(&url, |config| _ = config.set(FENCE, 2).set(HEARTBEAT, 0.5).set(HEARTBEAT_TIMEOUT, 1))
-        };
+        let start =
+            |_| Collector::start(&url, |config| _ = config.set(FENCE, 2).set(HEARTBEAT, 0.5).set(HEARTBEAT_TIMEOUT, 1));
         let mut pair = [0, 1].map(start);
         let history = History::watch(&[&pair[0], &pair[1]]);
         eventually(LIMIT, "one exports and the other was told that the lock is held", async || {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection, PgPool};
 
-use crate::support::keys::{FENCE, HEARTBEAT_TIMEOUT, INTERVAL, ON_FAILURE};
+use crate::support::keys::{FENCE, HEARTBEAT_TIMEOUT, IDLE_SESSION, INTERVAL, ON_FAILURE, TCP_USER};
 use crate::support::{
     Collector, Config, History, Proxy, Replication, ServerIdentity, eventually, lock_holders, make_standby, server,
     server_identity, slow_down, throughout,
@@ -171,7 +171,9 @@ async fn a_leader_whose_address_is_switched_never_exports_for_a_server_that_it_c
     // meets the promoted server, ends the term, and the next one begins there.
     let of = |queue| BTreeSet::from([queue]);
     let is_right = |metrics: &str| match exported(metrics) {
-        Some((identity, queues)) => (identity == old && queues == of("old")) || (identity == new && queues == of("new")),
+        Some((identity, queues)) => {
+            (identity == old && queues == of("old")) || (identity == new && queues == of("new"))
+        }
         None => true,
     };
     let exports = async |queue| {
@@ -199,7 +201,12 @@ async fn a_witness_that_reaches_the_promoted_server_ends_the_term_on_the_old_one
     let (proxy, through) = Proxy::start(&replication.primary.url("queues")).await;
     // A new connection may take seconds on a busy machine: a late proof would end the term for another reason.
     let leader = Collector::start(&through, |config| {
-        config.set(ON_FAILURE, "step_down").set(FENCE, 8).set(HEARTBEAT_TIMEOUT, 6);
+        config
+            .set(ON_FAILURE, "step_down")
+            .set(FENCE, 8)
+            .set(HEARTBEAT_TIMEOUT, 6)
+            .set(IDLE_SESSION, 14)
+            .set(TCP_USER, 6);
     });
     wait_for_identity(&leader, server_identity(&through).await).await;
     replication.promote().await;
