@@ -41,7 +41,10 @@ async fn attempt(database: &Database) -> Result<Attempt, AttemptError> {
 }
 
 async fn attempt_within(database: &Database, limit: Duration) -> Result<Attempt, AttemptError> {
-    LockSession::attempt(database, &Candidacy::new(&settings(limit), "candidate")).await
+    let mut settings = settings(limit);
+    // Or else the server would free, some seconds later, what an attempt has left behind.
+    settings.lease.idle_session_timeout = Duration::from_secs(600);
+    LockSession::attempt(database, &Candidacy::new(&settings, "candidate")).await
 }
 
 async fn granted(database: &Database) -> LockSession {
