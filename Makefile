@@ -16,6 +16,10 @@ OTHER_POSTGRESQL := 15 16 17
 # `make audit` checks the advisories when their database can be fetched; `ADVISORIES=required` fails otherwise.
 ADVISORIES ?=
 
+# What `make chaos` injects, and on how many clusters at a time.
+CHAOS_FAULTS ?= 300
+CHAOS_CLUSTERS ?= 4
+
 # The commit that the program names as its own.
 export RETSU_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
@@ -39,6 +43,11 @@ test: $(PROMTOOL) ## Run every test: all on the newest and the oldest PostgreSQL
 		echo "smoke test on PostgreSQL $$version"; \
 		RETSU_TEST_POSTGRESQL_VERSION=$$version $(CARGO) test --locked --test it -- smoke::; \
 	done
+
+.PHONY: chaos
+chaos: ## Inject 300 random faults, in a quarter of an hour; CHAOS_SEED=N repeats a run, UPDATE_DOCS=1 writes docs/failover.*
+	CHAOS_FAULTS=$(CHAOS_FAULTS) CHAOS_CLUSTERS=$(CHAOS_CLUSTERS) \
+		$(CARGO) test --locked --test chaos -- --nocapture random_faults
 
 .PHONY: model
 model: ## Check the lease on larger models than `make test` does, in some minutes

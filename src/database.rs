@@ -1,28 +1,34 @@
 //! The pool, and the credentials that may change under it.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{PgPool, Postgres};
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::{ConnectOptionsError, DatabaseSettings};
 
 /// How many direct backends are remembered: more than a pool needs.
 const MAX_DIRECT: usize = 64;
 
+/// How long the pool tries on its own. Between two refused connections it waits for up to a fifth of its time, and a
+/// server that is back must not be left alone for longer than a second.
+const ACQUIRE_SLICE: Duration = Duration::from_secs(5);
+
 /// A backend, as no other of the server's past or future ones.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Backend {
     /// Its process id.
     pub(crate) pid: i32,
-    /// When it started, in microseconds of Unix time.
-    pub(crate) started: i64,
+    /// When it started, in microseconds of Unix time; `None` when the role may not see that, because it is set to
+    /// another than that of the session.
+    pub(crate) started: Option<i64>,
 }
 
 /// Why the database could not be used.
@@ -40,6 +46,47 @@ pub enum DatabaseError {
          it refuses connections, or all of database.max_connections are in use"
     )]
     NoConnection(Duration),
+}
+
+/// A connection that nobody else may get as it is: the lock may have been taken on it, or a statement may be under
+/// way. However it is dropped (cancelled, timed out, failed), it is closed and never returned to the pool.
+#[derive(Debug)]
+pub(crate) struct CloseOnDrop(Option<PoolConnection<Postgres>>);
+
+impl CloseOnDrop {
+    pub(crate) const fn new(connection: PoolConnection<Postgres>) -> Self {
+        Self(Some(connection))
+    }
+
+    /// Ends the guard: the connection is the caller's to give back or to close.
+    #[expect(clippy::expect_used, reason = "only here is the connection taken out, and that consumes the guard")]
+    pub(crate) fn into_inner(mut self) -> PoolConnection<Postgres> {
+        self.0.take().expect("a candidate has its connection until it is consumed")
+    }
+}
+
+impl Deref for CloseOnDrop {
+    type Target = PgConnection;
+
+    #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
+    fn deref(&self) -> &PgConnection {
+        self.0.as_ref().expect("a candidate has its connection until it is consumed")
+    }
+}
+
+impl DerefMut for CloseOnDrop {
+    #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.0.as_mut().expect("a candidate has its connection until it is consumed")
+    }
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        if let Some(connection) = &mut self.0 {
+            connection.close_on_drop();
+        }
+    }
 }
 
 /// The pool that every session comes from. Cloning shares it.
@@ -63,7 +110,7 @@ impl Database {
         let options = settings.connect_options()?;
         let pool = PgPoolOptions::new()
             .max_connections(settings.max_connections)
-            .acquire_timeout(settings.acquire_timeout)
+            .acquire_timeout(settings.acquire_timeout.min(ACQUIRE_SLICE))
             .connect_lazy_with(options);
         Ok(Self { pool, settings: Arc::new(settings), unreadable: Arc::default(), direct: Arc::default() })
     }
@@ -93,15 +140,32 @@ impl Database {
                 }
             }
         }
-        self.pool.acquire().await.map_err(|error| match error {
-            sqlx::Error::PoolTimedOut => DatabaseError::NoConnection(self.settings.acquire_timeout),
-            error => DatabaseError::Connect(error),
-        })
+        self.borrow().await
+    }
+
+    /// Borrows a connection with the credentials that were read last, for which nothing but the server is waited.
+    ///
+    /// # Errors
+    ///
+    /// Like [`acquire`](Self::acquire).
+    pub(crate) async fn borrow(&self) -> Result<PoolConnection<Postgres>, DatabaseError> {
+        let deadline = Instant::now() + self.settings.acquire_timeout;
+        loop {
+            match timeout_at(deadline, self.pool.acquire()).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(sqlx::Error::PoolTimedOut)) if Instant::now() < deadline => {}
+                Ok(Err(sqlx::Error::PoolTimedOut)) | Err(_) => {
+                    return Err(DatabaseError::NoConnection(self.settings.acquire_timeout));
+                }
+                Ok(Err(error)) => return Err(DatabaseError::Connect(error)),
+            }
+        }
     }
 
     /// Whether [`remember_direct`](Self::remember_direct) was told of this backend.
     pub(crate) fn is_direct(&self, backend: Backend) -> bool {
-        self.direct.lock().unwrap_or_else(PoisonError::into_inner).contains(&backend)
+        // Process ids come back: without its start, a backend is not known again.
+        backend.started.is_some() && self.direct.lock().unwrap_or_else(PoisonError::into_inner).contains(&backend)
     }
 
     /// Notes that one of our connections leads to this backend with nothing in between.
@@ -118,6 +182,12 @@ impl Database {
         while let Some(idle) = self.pool.try_acquire() {
             drop(idle.detach());
         }
+    }
+
+    /// How long a connection is waited for.
+    #[must_use]
+    pub fn acquire_timeout(&self) -> Duration {
+        self.settings.acquire_timeout
     }
 
     /// The pool itself, for its size.

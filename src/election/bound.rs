@@ -17,24 +17,27 @@ use crate::clock::BootInstant;
 use crate::config::{CollectorSettings, LeaseSettings};
 
 /// `tcp_keepalives_idle` of the lock session: the silence after which the server's kernel probes its client.
-pub const TCP_KEEPALIVES_IDLE: Duration = Duration::from_secs(1);
+pub(super) const TCP_KEEPALIVES_IDLE: Duration = Duration::from_secs(1);
 
 /// `tcp_keepalives_interval` of the lock session: the time from one such probe to the next.
-pub const TCP_KEEPALIVES_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const TCP_KEEPALIVES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `tcp_keepalives_count` of the lock session. Linux counts time instead once `tcp_user_timeout` is set.
-pub const TCP_KEEPALIVES_COUNT: u32 = 2;
+pub(super) const TCP_KEEPALIVES_COUNT: u32 = 2;
 
 /// `client_connection_check_interval` of the lock session: how often a backend that runs a statement looks
 /// whether its client's socket is still there.
-pub const CLIENT_CONNECTION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const CLIENT_CONNECTION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The longest fence that a configuration may ask for, and the longest advertised one that is believed.
-pub const MAX_FENCE: Duration = Duration::from_secs(600);
+pub(super) const MAX_FENCE: Duration = Duration::from_secs(600);
 
 /// `tcp_user_timeout` counts from the first retransmission; that comes within this time after an answer was
 /// sent (Linux: round trip plus 200 ms).
 const FIRST_RETRANSMISSION: Duration = Duration::from_millis(500);
+
+/// The longest time that the pool lets pass between two refused connections.
+const RECONNECT: Duration = Duration::from_secs(1);
 
 /// What a bound allows for everything that has no setting: making a connection, the statements of an attempt,
 /// and the granularity of the timers of PostgreSQL and the kernel.
@@ -98,6 +101,12 @@ impl Timing {
         longer
     }
 
+    /// The longest fence that is [known](Self::saw), the own one among them.
+    #[must_use]
+    pub const fn longest_fence(&self) -> Duration {
+        self.longest_fence
+    }
+
     /// How long after the receipt of the grant a new leader serves nothing: the longest fence among its own and
     /// those that it [saw](Self::saw), lengthened by the drift of clocks and rounded up to the nanosecond.
     #[must_use]
@@ -111,9 +120,9 @@ impl Timing {
     /// that was in flight at the fault would have returned within a second (with the defaults; docs/failover.md).
     /// [`worst`](Self::worst) covers the others. [`Fault`] says what else is counted.
     ///
-    /// It holds with `on_refresh_failure: step_down`, or with `exit` while another healthy standby runs: a
-    /// process in a crash loop is started again only after its platform's delay, in Kubernetes 10 s doubling
-    /// to 5 min. It is that of replicas with one fence; while a shorter one is rolled out, the longer is waited.
+    /// It holds while another healthy standby runs. Alone, a replica has to notice first what ended its lease, after
+    /// at most the interval and the timeout of its heartbeat; under `on_refresh_failure: exit` it is started again
+    /// after its platform's delay, in Kubernetes 10 s doubling to 5 min. It is that of replicas with one fence; while a shorter one is rolled out, the longer is waited.
     pub fn bounds(&self) -> impl Iterator<Item = (Fault, Duration)> + use<> {
         let timing = *self;
         Fault::ALL.into_iter().map(move |fault| (fault, timing.bound(fault)))
@@ -125,7 +134,8 @@ impl Timing {
         self.free_to_gauges(fault.detection(self), self.take_over_wait())
     }
 
-    /// The bound of one fault however slow refreshes are, as long as the new leader's first one succeeds.
+    /// The bound of one fault however slow refreshes are, as long as the new leader's first one succeeds, and
+    /// is not slower than the collection interval and the fence together: it would be too old to be exported.
     #[must_use]
     pub fn worst(&self, fault: Fault) -> Duration {
         self.free_to_gauges(fault.detection_in_statement(self), self.take_over_wait().max(self.refresh_timeout))
@@ -153,14 +163,15 @@ impl fmt::Display for Timing {
                 self.worst(fault).as_secs_f64()
             )?;
         }
-        writeln!(f, "It holds with on_refresh_failure: step_down, or with exit while another healthy standby")?;
-        writeln!(f, "runs; a crash loop adds the restart delay of the platform (10 s doubling to 5 min).")
+        writeln!(f, "It holds while another healthy standby runs. A replica alone adds the interval and the timeout")?;
+        writeln!(f, "of its heartbeat under step_down, and under exit the restart delay of the platform (10 s")?;
+        writeln!(f, "doubling to 5 min).")
     }
 }
 
 /// A span as PostgreSQL's settings take it: whole milliseconds, rounded up because 0 switches a limit off.
 #[must_use]
-pub fn server_millis(span: Duration) -> i32 {
+pub(super) fn server_millis(span: Duration) -> i32 {
     i32::try_from(span.as_nanos().div_ceil(MILLISECOND.as_nanos())).unwrap_or(i32::MAX)
 }
 

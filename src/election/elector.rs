@@ -13,11 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::advert::Advert;
 use super::bound::Timing;
 use super::cadence::Cadence;
+use super::heartbeat::{Event, Heartbeat};
+use super::pooler::Path;
 use super::predecessors::Predecessors;
 use super::proof::{Claim, ProofError};
 use super::session::{Attempt, AttemptError, Candidacy, LockSession};
 use super::state::{AfterFailure, State, after_failure};
-use super::tenure::{Event, Tenure};
 use super::{Liveness, Status, Term};
 use crate::clock::BootInstant;
 use crate::collection::{CollectError, Collector};
@@ -46,6 +47,16 @@ pub enum ElectionError {
 }
 
 impl ElectionError {
+    /// A stable name of the kind of error, for metrics.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Attempt(error) => error.kind(),
+            Self::Proof(error) => error.kind(),
+            Self::Refresh(error) => error.kind(),
+        }
+    }
+
     /// Whether the cause is in the configuration, which a restart does not cure.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
@@ -93,7 +104,7 @@ impl Elector {
     ///
     /// With `on_refresh_failure: exit`, the first failed attempt, proof or refresh; with `step_down`, never.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
-        let allowance = Self::allowance(&self.settings, self.database.pool().options().get_acquire_timeout());
+        let allowance = Self::allowance(&self.settings, self.database.acquire_timeout());
         Campaign::new(self, stop, allowance).run().await
     }
 }
@@ -109,8 +120,8 @@ struct Campaign {
     predecessor: Option<Term>,
     /// Failed attempts and terms in a row.
     failures: u32,
-    /// Whether attempts are failing.
-    outage: bool,
+    /// The kind of error of the last attempt, when it failed.
+    outage: Option<&'static str>,
     /// Whether the last attempt found the lock held, so that a change is logged once.
     waiting: bool,
     /// Queues that the last exposition left out for the budget.
@@ -129,7 +140,7 @@ impl Campaign {
             state: State::starting(),
             predecessor: None,
             failures: 0,
-            outage: false,
+            outage: None,
             waiting: false,
             dropped: 0,
         }
@@ -144,7 +155,7 @@ impl Campaign {
                 self.state.rejected();
                 break;
             };
-            if attempt.is_ok() && std::mem::take(&mut self.outage) {
+            if attempt.is_ok() && self.outage.take().is_some() {
                 tracing::info!("attempts at leadership work again");
             }
             let pause = match self.follow(attempt).await {
@@ -163,10 +174,12 @@ impl Campaign {
 
     /// Does what the outcome of an attempt asks for: waits, or leads.
     async fn follow(&mut self, attempt: Result<Attempt, AttemptError>) -> Result<(), ElectionError> {
-        self.elector.refusal(match &attempt {
-            Err(AttemptError::Refused(refusal)) => Some(refusal.reason()),
-            _ => None,
-        });
+        match &attempt {
+            Err(AttemptError::Refused(refusal)) => self.elector.refusal(Some(refusal.kind())),
+            // A server that gives no answer is refused no less than before.
+            Err(_) => {}
+            Ok(_) => self.elector.refusal(None),
+        }
         match attempt {
             Ok(Attempt::Granted(session)) => {
                 self.elector.metrics.attempt(AttemptOutcome::Acquired);
@@ -204,6 +217,7 @@ impl Campaign {
         self.predecessor = holder.term();
         let timing = &mut self.elector.timing;
         if timing.saw(holder.fence()) {
+            self.candidacy.longest_fence = timing.longest_fence();
             self.elector.metrics.declare(timing.bounds());
             tracing::warn!(
                 %holder,
@@ -227,11 +241,17 @@ impl Campaign {
             ?wait,
             "{ACQUIRED}"
         );
+        if session.path() == Path::SessionPooler {
+            tracing::warn!(
+                "the lock session leads through a connection pooler in session mode: the server sees only the \
+                 pooler's socket, and the declared bound is that of a direct connection"
+            );
+        }
         self.elector.announce(self.state, Some(claim.system_identifier));
         let predecessors_ended = self.elector.predecessors.ended(term, self.predecessor.take());
-        let tenure = Tenure::new(self.elector.timing, session.asked_at(), opens, predecessors_ended);
+        let heartbeat = Heartbeat::new(self.elector.timing, session.asked_at(), opens, predecessors_ended);
         let stop = self.stop.clone();
-        let outcome = match stop.run_until_cancelled(self.collect(&mut session, tenure)).await {
+        let outcome = match stop.run_until_cancelled(self.collect(&mut session, heartbeat)).await {
             Some(Err(error)) => Err(error),
             Some(Ok(never)) => match never {},
             None => Ok(()),
@@ -241,48 +261,57 @@ impl Campaign {
     }
 
     /// Refreshes on `session`, and proves that it holds the lock, until either fails.
-    async fn collect(&mut self, session: &mut LockSession, mut tenure: Tenure) -> Result<Infallible, ElectionError> {
+    async fn collect(
+        &mut self,
+        session: &mut LockSession,
+        mut heartbeat: Heartbeat,
+    ) -> Result<Infallible, ElectionError> {
         let collector = self.elector.collector.clone();
         let began = BootInstant::now();
         let claim = session.claim();
-        let prepared = self.meanwhile(&mut tenure, claim, pin!(collector.prepare(session))).await?;
+        let prepared = self.meanwhile(&mut heartbeat, claim, pin!(collector.prepare(session))).await?;
         prepared.map_err(|error| self.elector.failed(error, began))?;
         // A new term refreshes at once, whatever the cadence of an earlier one was.
         let mut tick = Instant::now();
         loop {
             self.elector.liveness.tick(self.allowance);
+            self.shorten_advert(&mut heartbeat, session).await?;
             tokio::select! {
-                event = tenure.next() => match event {
-                    Event::ProofDue => tenure.beat(Box::pin(session.prove())).await?,
+                event = heartbeat.next() => match event {
+                    Event::ProofDue => heartbeat.beat(Box::pin(session.prove())).await?,
                     Event::Opened => self.waited(session.claim()),
                 },
                 () = sleep_until(tick) => {
-                    let rendered = self.refresh(&mut tenure, session).await?;
-                    tick += self.publish(rendered, tick, &tenure, session.claim());
+                    let rendered = self.refresh(&mut heartbeat, session).await?;
+                    tick += self.publish(rendered, tick, &heartbeat, session.claim());
                 }
             }
         }
     }
 
     #[tracing::instrument(name = "refresh", skip_all, fields(term = %session.term()))]
-    async fn refresh(&mut self, tenure: &mut Tenure, session: &mut LockSession) -> Result<Rendered, ElectionError> {
+    async fn refresh(
+        &mut self,
+        heartbeat: &mut Heartbeat,
+        session: &mut LockSession,
+    ) -> Result<Rendered, ElectionError> {
         let collector = self.elector.collector.clone();
         let began = BootInstant::now();
         let claim = session.claim();
-        let snapshot = self.meanwhile(tenure, claim, pin!(collector.refresh(session))).await?;
+        let snapshot = self.meanwhile(heartbeat, claim, pin!(collector.refresh(session))).await?;
         let snapshot = snapshot.map_err(|error| self.elector.failed(error, began))?;
         self.elector.metrics.refresh_succeeded(&snapshot);
         // Tens of milliseconds for 10,000 queues: the other worker answers scrapes meanwhile.
         let rendered = block_in_place(|| Rendered::new(&snapshot, self.elector.settings.collection_interval));
         // A refresh that began within the lease may end beyond it, when the process was stopped.
-        tenure.check()?;
+        heartbeat.check()?;
         Ok(rendered)
     }
 
     /// Waits for `busy`, which occupies the lock session. Proofs come from another connection meanwhile.
     async fn meanwhile<T>(
         &mut self,
-        tenure: &mut Tenure,
+        heartbeat: &mut Heartbeat,
         claim: Claim,
         mut busy: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, ElectionError> {
@@ -290,12 +319,36 @@ impl Campaign {
             tokio::select! {
                 biased;
                 done = &mut busy => return Ok(done),
-                event = tenure.next() => match event {
-                    Event::ProofDue => tenure.beat(Box::pin(claim.prove_from(&self.elector.database))).await?,
+                event = heartbeat.next() => match event {
                     Event::Opened => self.waited(claim),
+                    Event::ProofDue => {
+                        let proof = heartbeat.beat(Box::pin(claim.prove_from(&self.elector.database)));
+                        tokio::select! {
+                            biased;
+                            // The proof is due still, and comes next, from the lock session.
+                            done = &mut busy => return Ok(done),
+                            proved = proof => proved?,
+                        }
+                    }
                 },
             }
         }
+    }
+
+    /// After the take-over wait nobody has to wait any more for those before this term: from then on its own fence
+    /// counts, for whoever comes after it.
+    async fn shorten_advert(
+        &mut self,
+        heartbeat: &mut Heartbeat,
+        session: &mut LockSession,
+    ) -> Result<(), ElectionError> {
+        let fence = self.elector.timing.lease().fence;
+        if matches!(self.state, State::Leading(_)) && session.advertised_fence() > fence {
+            let claim = session.claim();
+            let advertised = self.meanwhile(heartbeat, claim, pin!(session.advertise(fence))).await?;
+            advertised.map_err(ProofError::Statement)?;
+        }
+        Ok(())
     }
 
     /// The take-over wait is over.
@@ -306,7 +359,7 @@ impl Campaign {
     }
 
     /// Publishes the refresh that was due at `tick`. Returns the time from `tick` to the next one.
-    fn publish(&mut self, rendered: Rendered, tick: Instant, tenure: &Tenure, claim: Claim) -> Duration {
+    fn publish(&mut self, rendered: Rendered, tick: Instant, heartbeat: &Heartbeat, claim: Claim) -> Duration {
         let cadence = self.elector.cadence();
         let skipped = cadence.skipped(tick.elapsed());
         if skipped > 0 {
@@ -327,14 +380,15 @@ impl Campaign {
             );
         }
         let expires = self.elector.timing.snapshot_expiry(rendered.sent_at);
-        if BootInstant::now() >= expires {
+        let exported = BootInstant::now() < expires;
+        if !exported {
             tracing::warn!(
                 "the refresh took longer than its interval and the fence, its result is too old to be exported"
             );
         }
-        self.elector.publication.publish(rendered, tenure.lease(), expires);
+        self.elector.publication.publish(rendered, heartbeat.lease(), expires);
         self.failures = 0;
-        if self.state.refreshed() {
+        if exported && self.state.refreshed() {
             self.exports(claim);
         }
         cadence.until_next(skipped)
@@ -351,6 +405,9 @@ impl Campaign {
         match failure {
             Some(_) => self.elector.publication.withdraw_failed(),
             None => self.elector.publication.withdraw(),
+        }
+        if let Some(error) = failure {
+            self.elector.metrics.term_lost(error.kind());
         }
         let term = session.term();
         self.state.withdrawn();
@@ -370,8 +427,10 @@ impl Campaign {
         match after_failure(settings.on_refresh_failure, self.failures, retry, rand::random()) {
             AfterFailure::Exit => Err(error),
             AfterFailure::Retry(pause) => {
-                // The end of a term has been logged, and the first failed attempt of an outage speaks for all.
-                if matches!(error, ElectionError::Attempt(_)) && !std::mem::replace(&mut self.outage, true) {
+                // The end of a term has been logged, and the first failed attempt of a kind speaks for all.
+                if let ElectionError::Attempt(attempt) = &error
+                    && self.outage.replace(attempt.kind()) != Some(attempt.kind())
+                {
                     tracing::warn!(%error, "attempts at leadership fail, trying until they work");
                 }
                 Ok(pause)

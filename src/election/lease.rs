@@ -1,6 +1,6 @@
 //! The lease of one term, as the exporting side reads it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::clock::BootInstant;
 
@@ -13,19 +13,24 @@ use crate::clock::BootInstant;
 pub struct Lease {
     opens: AtomicU64,
     fence: AtomicU64,
+    ended: AtomicBool,
 }
 
 impl Lease {
     /// A lease that opens at `opens` and, unless it is proved again, ends at `fence`.
     #[must_use]
     pub const fn new(opens: BootInstant, fence: BootInstant) -> Self {
-        Self { opens: AtomicU64::new(opens.as_nanos()), fence: AtomicU64::new(fence.as_nanos()) }
+        Self {
+            opens: AtomicU64::new(opens.as_nanos()),
+            fence: AtomicU64::new(fence.as_nanos()),
+            ended: AtomicBool::new(false),
+        }
     }
 
     /// Whether state gauges may be served at `now`.
     #[must_use]
     pub fn permits(&self, now: BootInstant) -> bool {
-        self.opens() <= now && now < self.fence()
+        !self.ended.load(Ordering::Acquire) && self.opens() <= now && now < self.fence()
     }
 
     /// The end of the take-over wait.
@@ -43,6 +48,11 @@ impl Lease {
     /// Ends the take-over wait at `now`: no earlier holder can still export.
     pub(super) fn open(&self, now: BootInstant) {
         self.opens.fetch_min(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Ends the lease for good: no later proof brings it back.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 
     /// Takes a good proof into account: the fence is now `fence`, or stays where it is when that is later.
@@ -74,6 +84,15 @@ mod tests {
         lease.extend(at(5));
         lease.extend(at(4));
         assert_eq!(lease.fence(), at(5));
+    }
+
+    #[test]
+    fn an_ended_lease_permits_nothing_whatever_is_proved_later() {
+        let lease = Lease::new(at(0), at(3));
+        lease.end();
+        lease.extend(at(9));
+        lease.open(at(0));
+        assert!(!lease.permits(at(1)));
     }
 
     #[test]

@@ -17,6 +17,11 @@ use crate::config::CollectorSettings;
 const TCP_ONLY: [&str; 4] =
     ["tcp_user_timeout", "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"];
 
+/// Beginnings of the codes by which a server refuses a setting, not the statement: invalid value, no privilege, unknown
+/// setting or function, not now, not supported, and an exception raised by whoever guards it. A server that is
+/// stopping, or out of something, has others.
+const ABOUT_SETTING: [&str; 7] = ["22", "42501", "42704", "42883", "55P02", "0A000", "P0001"];
+
 /// Why the server does not carry the limits.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
@@ -111,10 +116,13 @@ async fn set_config(session: &mut PgConnection, settings: &[(&str, u64)]) -> Res
 }
 
 fn refused(error: sqlx::Error, name: &'static str, value: u64) -> LimitError {
-    match error.as_database_error() {
-        Some(database) => {
-            LimitError::Refused { name, value: value.to_string(), message: database.message().to_owned() }
-        }
+    let message = error.as_database_error().and_then(|database| {
+        let code = database.code()?;
+        let about_setting = ABOUT_SETTING.iter().any(|known| code.starts_with(known));
+        about_setting.then(|| database.message().to_owned())
+    });
+    match message {
+        Some(message) => LimitError::Refused { name, value: value.to_string(), message },
         None => LimitError::Statement(error),
     }
 }

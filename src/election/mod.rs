@@ -4,6 +4,7 @@ mod advert;
 mod bound;
 mod cadence;
 mod elector;
+mod heartbeat;
 mod lease;
 mod limits;
 mod pooler;
@@ -12,13 +13,9 @@ mod proof;
 mod session;
 mod state;
 mod status;
-mod tenure;
 
 pub use advert::Advert;
-pub use bound::{
-    CLIENT_CONNECTION_CHECK_INTERVAL, Fault, MAX_FENCE, Passes, Rule, TCP_KEEPALIVES_COUNT, TCP_KEEPALIVES_IDLE,
-    TCP_KEEPALIVES_INTERVAL, Timing, Violation, server_millis,
-};
+pub use bound::{Fault, Passes, Rule, Timing, Violation};
 pub use elector::{ACQUIRED, ElectionError, Elector};
 pub use lease::Lease;
 pub use limits::LimitError;
@@ -26,5 +23,5 @@ pub use pooler::{Evidence, Path, PoolerError, probe};
 pub use predecessors::{Predecessors, Unwitnessed};
 pub use proof::ProofError;
 pub use session::{Attempt, AttemptError, Candidacy, LockSession, Refusal};
-pub use state::{AfterFailure, State, after_failure};
+pub use state::State;
 pub use status::{Liveness, Role, Status, Term};

@@ -5,28 +5,29 @@ use sqlx::postgres::types::Oid;
 use sqlx::{PgConnection, Row};
 
 use super::Term;
-use super::session::Candidate;
 use crate::config::LockKey;
-use crate::database::{Backend, Database, DatabaseError};
+use crate::database::{CloseOnDrop, Database, DatabaseError};
 
-/// What a proof looks at.
+/// What a proof looks at. The backend is known by its process id, and by the term that it advertises: process ids
+/// come back, terms do not. That is in view of every role, whereas when a backend started is not.
 ///
 /// The timeline is that of the WAL being written. `pg_control_checkpoint()` would lag behind a promotion for
 /// seconds.
-const PROOF: &str = "SELECT pg_backend_pid() AS asked, pg_is_in_recovery() AS in_recovery,
-       (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
-       CASE WHEN NOT pg_is_in_recovery()
-            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
-       EXISTS (SELECT FROM pg_locks JOIN pg_stat_get_activity($1) AS backend USING (pid)
+const PROOF: &str = "SELECT pg_catalog.pg_backend_pid() AS asked, pg_catalog.pg_is_in_recovery() AS in_recovery,
+       (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system_identifier,
+       CASE WHEN NOT pg_catalog.pg_is_in_recovery()
+            THEN ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int8 END AS timeline,
+       EXISTS (SELECT FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_get_activity($1) AS backend USING (pid)
                WHERE locktype = 'advisory' AND classid = $3 AND objid = $4 AND objsubid = 2 AND granted
                  AND mode = 'ExclusiveLock'
-                 AND (extract(epoch FROM backend.backend_start) * 1000000)::int8 = $2) AS holds";
+                 AND position(' T=' || $2 || ' ' IN backend.application_name || ' ') > 0) AS holds";
 
-/// What a term is proved by: this backend holds this lock on this server.
+/// What a term is proved by: the backend that advertises it holds this lock on this server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) key: LockKey,
-    pub(super) backend: Backend,
+    /// Process id of the backend.
+    pub(super) pid: i32,
     pub(super) system_identifier: u64,
     pub(super) term: Term,
 }
@@ -71,18 +72,35 @@ pub enum ProofError {
     },
 }
 
+impl ProofError {
+    /// A stable name of the kind of error, for metrics.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Database(_) => "proof_no_connection",
+            Self::Statement(_) => "proof_statement",
+            Self::Late(_) => "proof_late",
+            Self::Fenced => "fenced",
+            Self::NotHeld => "lock_not_held",
+            Self::Moved => "session_moved",
+            Self::InRecovery => "in_recovery",
+            Self::OtherServer { .. } => "other_server",
+        }
+    }
+}
+
 impl Claim {
     /// Proves the claim on the lock session itself.
     pub(super) async fn prove_on(&self, session: &mut PgConnection) -> Result<(), ProofError> {
         let answer = self.ask(session).await?;
         let asked: i32 = answer.try_get("asked")?;
-        if asked == self.backend.pid { self.judge(&answer) } else { Err(ProofError::Moved) }
+        if asked == self.pid { self.judge(&answer) } else { Err(ProofError::Moved) }
     }
 
     /// Proves the claim from another connection of the pool, while the lock session is busy.
     pub(super) async fn prove_from(&self, database: &Database) -> Result<(), ProofError> {
         // Dropped in mid-statement, the connection would be busy when the next one borrows it.
-        let mut witness = Candidate::new(database.acquire().await?);
+        let mut witness = CloseOnDrop::new(database.borrow().await?);
         let answer = self.ask(&mut witness).await?;
         drop(witness.into_inner());
         self.judge(&answer)
@@ -90,8 +108,8 @@ impl Claim {
 
     async fn ask(&self, session: &mut PgConnection) -> Result<PgRow, sqlx::Error> {
         sqlx::query(PROOF)
-            .bind(self.backend.pid)
-            .bind(self.backend.started)
+            .bind(self.pid)
+            .bind(self.term.to_string())
             .bind(Oid(self.key.0.cast_unsigned()))
             .bind(Oid(self.key.1.cast_unsigned()))
             .fetch_one(session)

@@ -3,39 +3,47 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::types::Oid;
-use sqlx::{Connection, PgConnection, Postgres, Row};
+use sqlx::{Connection, PgConnection, Row};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Term;
 use super::advert::Advert;
-use super::limits::{self, LimitError, Limits};
-use super::pooler::{PoolerError, probe};
+use super::limits::{LimitError, Limits, advertise};
+use super::pooler::{Path, PoolerError, probe};
 use super::proof::{Claim, ProofError};
 use crate::clock::BootInstant;
 use crate::config::{CollectorSettings, LockKey};
-use crate::database::{Backend, Database, DatabaseError};
+use crate::database::{CloseOnDrop, Database, DatabaseError};
 
 /// How long closing the lock session may take before its socket is dropped instead.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Tries the lock, unless the server is a hot standby: one of those grants the lock too, and keeps it
 /// through its promotion.
-const TRY_LOCK: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_try_advisory_lock($1, $2) END";
+///
+/// Here and in a proof, names are qualified: whatever a role's `search_path` puts before `pg_catalog` decides nothing.
+const TRY_LOCK: &str =
+    "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL ELSE pg_catalog.pg_try_advisory_lock($1, $2) END";
+
+/// What is needed of the server after the grant, and may be forbidden to the role.
+const FORBIDDEN: &str = "SELECT proname::text FROM pg_catalog.pg_proc
+WHERE pronamespace = 'pg_catalog'::regnamespace AND NOT has_function_privilege(oid, 'EXECUTE')
+  AND proname IN ('pg_control_system', 'pg_current_wal_lsn', 'pg_walfile_name', 'pg_is_in_recovery',
+                  'pg_current_xact_id', 'pg_logical_emit_message', 'pg_stat_get_activity')
+ORDER BY proname";
 
 /// A term that grows with every acquisition. The emitted message makes the transaction write, so that the
 /// xid is durable: an xid alone repeats after an immediate shutdown.
-const TAKE_TERM: &str = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 AS timeline,
-       pg_current_xact_id()::text::int8 AS number,
-       pg_logical_emit_message(true, 'retsu-collector', 'term')::text,
-       (SELECT system_identifier FROM pg_control_system()) AS system_identifier,
-       pg_backend_pid() AS pid,
-       (SELECT (extract(epoch FROM backend_start) * 1000000)::int8
-        FROM pg_stat_get_activity(pg_backend_pid())) AS started";
+const TAKE_TERM: &str =
+    "SELECT ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int8 AS timeline,
+       pg_catalog.pg_current_xact_id()::text::int8 AS number,
+       pg_catalog.pg_logical_emit_message(true, 'retsu-collector', 'term')::text,
+       (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system_identifier,
+       pg_catalog.pg_backend_pid() AS pid";
 
 /// The session that holds the lock, when there is one.
-const HOLDER: &str = "SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+const HOLDER: &str = "SELECT application_name FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND classid = $1 AND objid = $2 AND objsubid = 2 AND granted AND mode = 'ExclusiveLock'
   AND database = datid AND datname = current_database()";
 
@@ -57,11 +65,25 @@ pub enum AttemptError {
     #[error("the database did not answer the attempt at the advisory lock within {0:?}")]
     Timeout(Duration),
     /// Whether a connection pooler is in between could not be found out.
-    #[error("{}: {}", .0.reason(), .0)]
+    #[error("{}: {}", .0.kind(), .0)]
     Probe(PoolerError),
     /// The server, or the way to it, cannot be led on.
-    #[error("{}: {}", .0.reason(), .0)]
+    #[error("{}: {}", .0.kind(), .0)]
     Refused(#[from] Refusal),
+}
+
+impl AttemptError {
+    /// A stable name of the kind of error, for metrics and to tell one cause from the next.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Database(_) => "no_connection",
+            Self::Statement { .. } => "statement",
+            Self::Timeout(_) => "timeout",
+            Self::Probe(error) => error.kind(),
+            Self::Refused(refusal) => refusal.kind(),
+        }
+    }
 }
 
 /// Why a server, or the way to it, is refused: nothing was taken from it.
@@ -76,7 +98,7 @@ pub enum Refusal {
     /// The server does not let go of a dead holder in bounded time.
     #[error(transparent)]
     Limit(LimitError),
-    /// The role may not connect to the database.
+    /// The role may not connect to the database, or not call a function that a term needs.
     #[error("the role may not use the database: {0}")]
     Privilege(String),
 }
@@ -84,9 +106,9 @@ pub enum Refusal {
 impl Refusal {
     /// A stable name for logs, metrics and `/leader`.
     #[must_use]
-    pub const fn reason(&self) -> &'static str {
+    pub const fn kind(&self) -> &'static str {
         match self {
-            Self::Pooler(error) => error.reason(),
+            Self::Pooler(error) => error.kind(),
             Self::HotStandby => "hot_standby",
             Self::Limit(_) => "limit_not_carried",
             Self::Privilege(_) => "insufficient_privilege",
@@ -117,57 +139,19 @@ pub enum Attempt {
     Held(Option<Advert>),
 }
 
-/// A connection that nobody else may get as it is: the lock may have been taken on it, or a statement may be under
-/// way. However it is dropped (cancelled, timed out, failed), it is closed and never returned to the pool.
-#[derive(Debug)]
-pub(super) struct Candidate(Option<PoolConnection<Postgres>>);
-
-impl Candidate {
-    pub(super) const fn new(connection: PoolConnection<Postgres>) -> Self {
-        Self(Some(connection))
-    }
-
-    /// Ends the guard: the connection is the caller's to give back or to close.
-    #[expect(clippy::expect_used, reason = "only here is the connection taken out, and that consumes the guard")]
-    pub(super) fn into_inner(mut self) -> PoolConnection<Postgres> {
-        self.0.take().expect("a candidate has its connection until it is consumed")
-    }
-}
-
-impl Deref for Candidate {
-    type Target = PgConnection;
-
-    #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
-    fn deref(&self) -> &PgConnection {
-        self.0.as_ref().expect("a candidate has its connection until it is consumed")
-    }
-}
-
-impl DerefMut for Candidate {
-    #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        self.0.as_mut().expect("a candidate has its connection until it is consumed")
-    }
-}
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        if let Some(connection) = &mut self.0 {
-            connection.close_on_drop();
-        }
-    }
-}
-
 /// The session that owns the lock, for a whole term. It never goes back to the pool: dropping it closes it,
 /// which is what frees the lock.
 #[derive(Debug)]
 pub struct LockSession {
-    session: Candidate,
+    session: CloseOnDrop,
+    path: Path,
     claim: Claim,
     /// Before the lock was asked for: the instant of the first proof.
     asked_at: BootInstant,
     /// After the grant was received: the take-over wait counts from here.
     granted_at: BootInstant,
+    /// What others see.
+    advert: Advert,
 }
 
 /// What every attempt of a replica has in common.
@@ -175,8 +159,10 @@ pub struct LockSession {
 pub struct Candidacy {
     key: LockKey,
     limits: Limits,
-    /// Its fence and its name, as others see them.
-    advert: Advert,
+    /// The name of the replica.
+    identity: String,
+    /// The longest fence that somebody before this replica may have, advertised until its take-over wait is over.
+    pub(super) longest_fence: Duration,
     /// Limit of the statements of an attempt.
     limit: Duration,
 }
@@ -188,7 +174,8 @@ impl Candidacy {
         Self {
             key: settings.lock_key,
             limits: Limits::new(settings),
-            advert: Advert::new(settings.lease.fence, None, identity),
+            identity: identity.to_owned(),
+            longest_fence: settings.lease.fence,
             limit: settings.refresh_timeout,
         }
     }
@@ -204,36 +191,48 @@ impl LockSession {
     /// See [`AttemptError`].
     pub async fn attempt(database: &Database, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
         let limit = candidacy.limit;
-        let mut candidate = Candidate::new(database.acquire().await.map_err(privilege)?);
+        let mut candidate = CloseOnDrop::new(database.acquire().await.map_err(privilege)?);
         let deadline = Instant::now() + limit;
         // Before anything is set: a pooler in transaction mode would set it on strangers. Boxed, because it is large
         // and seldom goes beyond its first statement.
-        Box::pin(probe(database, &mut candidate, limit)).await?;
-        timeout_at(deadline, Self::attempt_on(candidate, candidacy)).await.map_err(|_| AttemptError::Timeout(limit))?
+        let path = Box::pin(probe(database, &mut candidate, limit)).await?;
+        timeout_at(deadline, Self::attempt_on(candidate, path, candidacy))
+            .await
+            .map_err(|_| AttemptError::Timeout(limit))?
     }
 
-    async fn attempt_on(mut session: Candidate, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
-        let Candidacy { key, limits, advert, .. } = candidacy;
+    async fn attempt_on(mut session: CloseOnDrop, path: Path, candidacy: &Candidacy) -> Result<Attempt, AttemptError> {
+        let Candidacy { key, limits, identity, longest_fence, .. } = candidacy;
+        let advert = Advert::new(*longest_fence, None, identity);
         // In statements of their own: in one with the lock an error would keep the lock and lose the setting.
-        limits.set(&mut session, advert).await.map_err(|error| match error {
+        limits.set(&mut session, &advert).await.map_err(|error| match error {
             LimitError::Statement(error) => AttemptError::Statement { what: "setting the session's limits", error },
             error => Refusal::Limit(error).into(),
         })?;
+        let failed = |what| move |error| AttemptError::Statement { what, error };
+        let forbidden: Vec<String> = sqlx::query_scalar(FORBIDDEN)
+            .fetch_all(&mut *session)
+            .await
+            .map_err(failed("looking at the privileges of the role"))?;
+        if !forbidden.is_empty() {
+            return Err(Refusal::Privilege(format!("it may not execute {}", forbidden.join(", "))).into());
+        }
         let asked_at = BootInstant::now();
         let granted: Option<bool> = sqlx::query_scalar(TRY_LOCK)
             .bind(key.0)
             .bind(key.1)
             .fetch_one(&mut *session)
             .await
-            .map_err(|error| AttemptError::Statement { what: "trying the advisory lock", error })?;
+            .map_err(failed("trying the advisory lock"))?;
         let granted_at = BootInstant::now();
         match granted {
             Some(true) => {
-                let claim = claim(&mut session, *key, advert).await?;
-                Ok(Attempt::Granted(Self { session, claim, asked_at, granted_at }))
+                let claim = claim(&mut session, *key).await?;
+                let advert = Advert::new(*longest_fence, Some(claim.term), identity);
+                advertise(&mut session, &advert).await.map_err(failed("advertising the term"))?;
+                Ok(Attempt::Granted(Self { session, path, claim, asked_at, granted_at, advert }))
             }
             Some(false) => {
-                let failed = |what| move |error| AttemptError::Statement { what, error };
                 let holder = holder(&mut session, *key).await.map_err(failed("looking at the holder"))?;
                 Limits::reset(&mut session).await.map_err(failed("resetting the session's limits"))?;
                 // Known to hold nothing and to be as it was: others may borrow it again.
@@ -248,6 +247,11 @@ impl LockSession {
     #[must_use]
     pub const fn term(&self) -> Term {
         self.claim.term
+    }
+
+    /// What the session leads through.
+    pub(super) const fn path(&self) -> Path {
+        self.path
     }
 
     /// What the term is proved by.
@@ -272,6 +276,19 @@ impl LockSession {
     /// See [`ProofError`].
     pub async fn prove(&mut self) -> Result<(), ProofError> {
         self.claim.prove_on(&mut self.session).await
+    }
+
+    /// The fence that others see.
+    pub(super) const fn advertised_fence(&self) -> Duration {
+        self.advert.fence()
+    }
+
+    /// Lets others see `fence`.
+    pub(super) async fn advertise(&mut self, fence: Duration) -> Result<(), sqlx::Error> {
+        let advert = Advert::new(fence, Some(self.claim.term), self.advert.identity());
+        advertise(&mut self.session, &advert).await?;
+        self.advert = advert;
+        Ok(())
     }
 
     /// Like [`prove`](Self::prove), asked from another connection of the pool of `database`.
@@ -309,8 +326,8 @@ impl DerefMut for LockSession {
     }
 }
 
-/// Takes a term on a session that has just been granted the lock, and advertises it.
-async fn claim(session: &mut PgConnection, key: LockKey, advert: &Advert) -> Result<Claim, AttemptError> {
+/// Takes a term on a session that has just been granted the lock.
+async fn claim(session: &mut PgConnection, key: LockKey) -> Result<Claim, AttemptError> {
     let failed = |error| AttemptError::Statement { what: "taking a term", error };
     // A synchronous standby that is away must not keep a new leader waiting: a promotion starts a new
     // timeline, so the number need not survive one.
@@ -321,11 +338,9 @@ async fn claim(session: &mut PgConnection, key: LockKey, advert: &Advert) -> Res
     let out_of_range = |error: std::num::TryFromIntError| failed(sqlx::Error::Decode(error.into()));
     let term =
         Term { timeline: timeline.try_into().map_err(out_of_range)?, number: number.try_into().map_err(out_of_range)? };
-    let backend =
-        Backend { pid: row.try_get("pid").map_err(failed)?, started: row.try_get("started").map_err(failed)? };
+    let pid = row.try_get("pid").map_err(failed)?;
     let system: i64 = row.try_get("system_identifier").map_err(failed)?;
-    limits::advertise(session, &Advert::new(advert.fence(), Some(term), advert.identity())).await.map_err(failed)?;
-    Ok(Claim { key, backend, system_identifier: system.cast_unsigned(), term })
+    Ok(Claim { key, pid, system_identifier: system.cast_unsigned(), term })
 }
 
 async fn holder(session: &mut PgConnection, key: LockKey) -> Result<Option<Advert>, sqlx::Error> {

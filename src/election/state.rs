@@ -109,7 +109,7 @@ impl State {
 
 /// What the process does after the database has failed it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum AfterFailure {
+pub(super) enum AfterFailure {
     /// End with an error, for the platform to restart.
     Exit,
     /// Wait this long as a standby, then try the lock again.
@@ -122,7 +122,12 @@ pub enum AfterFailure {
 /// `jitter`, 0 to 1, takes up to half of it away, so that replicas that failed together do not come
 /// back together.
 #[must_use]
-pub fn after_failure(policy: OnRefreshFailure, failures: u32, retry_interval: Duration, jitter: f64) -> AfterFailure {
+pub(super) fn after_failure(
+    policy: OnRefreshFailure,
+    failures: u32,
+    retry_interval: Duration,
+    jitter: f64,
+) -> AfterFailure {
     match policy {
         OnRefreshFailure::Exit => AfterFailure::Exit,
         OnRefreshFailure::StepDown => {

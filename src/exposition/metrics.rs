@@ -110,6 +110,7 @@ pub struct Metrics {
     refusal: IntGaugeVec,
     last_refresh: GaugeVec,
     failover_bounds: GaugeVec,
+    terms_lost: IntCounterVec,
     refresh_failures: IntCounterVec,
     refreshes_skipped: IntCounter,
     pool_connections: IntGauge,
@@ -153,7 +154,7 @@ impl Metrics {
             own_name(
                 "failover_bound_seconds",
                 "Longest time from a fault to the first gauges of the next leader while refreshes are quick, by fault; \
-                 computed from the settings.",
+                 computed from the settings, for a direct connection.",
             ),
             &["fault"],
         )?;
@@ -196,17 +197,17 @@ impl Metrics {
                 "Changes of this process's role, by the role taken.",
                 &["to"],
             )?,
-            term: gauges(&own, "term", "Number of the term that this process holds; absent on a standby.", &[])?,
+            term: gauges(&own, "term", "Number of the term that this process holds; absent without the lock.", &[])?,
             term_timeline: gauges(
                 &own,
                 "term_timeline",
-                "Timeline of the term that this process holds; absent on a standby.",
+                "Timeline of the term that this process holds; absent without the lock.",
                 &[],
             )?,
             term_info: gauges(
                 &own,
                 "term_info",
-                "The server that the term of this process is proved on, always 1; absent on a standby.",
+                "The server that the term of this process is proved on, always 1; absent without the lock.",
                 &["system_identifier", "timeline"],
             )?,
             refusal: gauges(
@@ -214,6 +215,12 @@ impl Metrics {
                 "election_refusal_info",
                 "Why the last attempt to take the advisory lock was refused, always 1; absent when it was not.",
                 &["reason"],
+            )?,
+            terms_lost: counters(
+                &own,
+                "terms_lost_total",
+                "Terms of this process that ended in a failure, by kind of error.",
+                &["kind"],
             )?,
             refresh_failures: counters(
                 &own,
@@ -316,6 +323,11 @@ impl Metrics {
         if let Some(reason) = reason {
             self.refusal.with_label_values(&[reason]).set(1);
         }
+    }
+
+    /// A term of this process ended with an error of the stable kind `kind`.
+    pub fn term_lost(&self, kind: &str) {
+        self.terms_lost.with_label_values(&[kind]).inc();
     }
 
     /// A refresh made `snapshot`. To be called before the snapshot is published.

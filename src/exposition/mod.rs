@@ -19,6 +19,6 @@ mod text;
 pub use metrics::{AttemptOutcome, Metrics, MetricsError, PoolState, RejectReason};
 pub use negotiate::{Answer, Format, negotiate};
 pub use process::SamplerError;
-pub use publication::{Publication, View};
+pub use publication::{Publication, Published, View};
 pub use rendered::Rendered;
 pub use scrape::{Scrape, scrape};

@@ -13,81 +13,82 @@ use crate::election::Lease;
 pub enum View {
     /// Nothing: this process does not lead, or its belief has run out.
     Absent,
-    /// The last refresh of this process failed, and nobody is known to have taken over since.
+    /// The last term of this process ended in a failure (of a refresh, or of a proof), and nobody is known to have
+    /// taken over since.
     Failed,
     /// The state gauges of one refresh.
-    Published(Arc<Rendered>),
+    Published(Arc<Published>),
+}
+
+/// The state gauges of one refresh, and until when they may be served.
+#[derive(Debug)]
+pub struct Published {
+    /// The gauges.
+    pub rendered: Rendered,
+    lease: Arc<Lease>,
+    /// From here on the snapshot is too old.
+    expires: BootInstant,
+}
+
+impl Published {
+    /// Whether these gauges may be served at `now`.
+    #[must_use]
+    pub fn permits(&self, now: BootInstant) -> bool {
+        self.lease.permits(now) && now < self.expires
+    }
 }
 
 /// The published state gauges, guarded by the lease of the term that made them and by their own age.
 ///
 /// The elector is the only writer; every answer reads it once, right before its bytes are written.
 #[derive(Debug)]
-pub struct Publication(ArcSwap<Entry>);
-
-/// Swapped as one: no reader can pair one term's gauges with another's lease.
-#[derive(Debug)]
-enum Entry {
-    Absent,
-    Failed,
-    Published {
-        rendered: Arc<Rendered>,
-        lease: Arc<Lease>,
-        /// From here on the snapshot is too old.
-        expires: BootInstant,
-    },
-}
+pub struct Publication(ArcSwap<View>);
 
 impl Default for Publication {
     fn default() -> Self {
-        Self(ArcSwap::from_pointee(Entry::Absent))
+        Self(ArcSwap::from_pointee(View::Absent))
     }
 }
 
 impl Publication {
     /// Serves `rendered` whenever `lease` permits, until `expires`.
     pub fn publish(&self, rendered: Rendered, lease: Arc<Lease>, expires: BootInstant) {
-        self.0.store(Arc::new(Entry::Published { rendered: Arc::new(rendered), lease, expires }));
+        self.0.store(Arc::new(View::Published(Arc::new(Published { rendered, lease, expires }))));
     }
 
-    /// Serves no state gauges from the very next answer on.
+    /// Serves no state gauges from the very next answer on, and lets none of those that are under way be completed.
     pub fn withdraw(&self) {
-        self.0.store(Arc::new(Entry::Absent));
+        self.replace(View::Absent);
     }
 
-    /// Like [`withdraw`](Self::withdraw), and says that the last collection failed until
+    /// Like [`withdraw`](Self::withdraw), and says that collection has failed until
     /// [`withdraw`](Self::withdraw) or [`publish`](Self::publish) is called.
     pub fn withdraw_failed(&self) {
-        self.0.store(Arc::new(Entry::Failed));
+        self.replace(View::Failed);
+    }
+
+    fn replace(&self, view: View) {
+        if let View::Published(published) = &*self.0.swap(Arc::new(view)) {
+            published.lease.end();
+        }
     }
 
     /// What an answer whose bytes are written at `now` may say.
     #[must_use]
     pub fn view(&self, now: BootInstant) -> View {
         match &**self.0.load() {
-            Entry::Published { rendered, lease, expires } if lease.permits(now) && now < *expires => {
-                View::Published(Arc::clone(rendered))
-            }
-            Entry::Published { .. } | Entry::Absent => View::Absent,
-            Entry::Failed => View::Failed,
+            View::Published(published) if !published.permits(now) => View::Absent,
+            view => view.clone(),
         }
-    }
-
-    /// Whether state gauges are served at `now`.
-    #[must_use]
-    pub fn exports(&self, now: BootInstant) -> bool {
-        self.fence(now).is_some()
     }
 
     /// The instant from which the gauges are no longer served unless the lease is proved or a refresh is
     /// published before; `None` when none are served at `now`.
     #[must_use]
     pub fn fence(&self, now: BootInstant) -> Option<BootInstant> {
-        match &**self.0.load() {
-            Entry::Published { lease, expires, .. } if lease.permits(now) && now < *expires => {
-                Some(lease.fence().min(*expires))
-            }
-            _ => None,
+        match self.view(now) {
+            View::Published(published) => Some(published.lease.fence().min(published.expires)),
+            View::Absent | View::Failed => None,
         }
     }
 }
@@ -136,6 +137,25 @@ mod tests {
             publication.publish(rendered(), Arc::new(Lease::new(at(3), at(fence))), at(expires));
             assert_eq!([2, 3, named].map(|second| publication.fence(at(second))), [None, Some(at(named)), None]);
         }
+    }
+
+    #[test]
+    fn an_answer_under_way_ends_with_its_own_term_and_its_own_age_whatever_is_published_since() {
+        let publication = Publication::default();
+        let under_way = |publication: &Publication| match publication.view(at(1)) {
+            View::Published(published) => published,
+            view => unreachable!("{view:?}"),
+        };
+        let lease = Arc::new(Lease::new(at(0), at(20)));
+        publication.publish(rendered(), Arc::clone(&lease), at(5));
+        let first = under_way(&publication);
+        publication.publish(rendered(), lease, at(10));
+        assert!(first.permits(at(4)) && !first.permits(at(5)), "its own age counts");
+        let second = under_way(&publication);
+        publication.withdraw();
+        publication.publish(rendered(), Arc::new(Lease::new(at(0), at(20))), at(20));
+        assert!(!first.permits(at(2)) && !second.permits(at(2)), "their term is over");
+        assert!(under_way(&publication).permits(at(2)));
     }
 
     #[test]

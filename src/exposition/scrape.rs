@@ -1,9 +1,11 @@
 //! One answer of `/metrics`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::negotiate::Answer;
-use super::{Metrics, Publication, View, gzip, state};
+use super::{Metrics, Publication, Published, View, gzip, state};
 use crate::clock::BootInstant;
 
 /// The pieces of one answer, to be written one after another.
@@ -11,8 +13,8 @@ use crate::clock::BootInstant;
 pub struct Scrape {
     /// Queue families (empty when none are published), what depends on the instant, own metrics.
     pub parts: [Bytes; 3],
-    /// Whether it has queue state, and so may only be written while queue state is exported.
-    pub exports: bool,
+    /// The queue state in it, without whose permission it must not be written.
+    pub published: Option<Arc<Published>>,
 }
 
 impl Scrape {
@@ -33,11 +35,15 @@ pub fn scrape(metrics: &Metrics, publication: &Publication, answer: Answer) -> S
     let now = BootInstant::now();
     let view = publication.view(now);
     let queues = match &view {
-        View::Published(rendered) if answer.gzip => rendered.gzip(),
-        View::Published(rendered) => rendered.body(),
+        View::Published(published) if answer.gzip => published.rendered.gzip(),
+        View::Published(published) => published.rendered.body(),
         View::Absent | View::Failed => Bytes::new(),
     };
     // Gathered after the view: whoever publishes a refresh has counted it before.
     let tail = state::render(&view, now, metrics.interval(), &metrics.collection(), answer.format);
-    Scrape { parts: [queues, encoded(tail), own], exports: matches!(view, View::Published(_)) }
+    let published = match view {
+        View::Published(published) => Some(published),
+        View::Absent | View::Failed => None,
+    };
+    Scrape { parts: [queues, encoded(tail), own], published }
 }

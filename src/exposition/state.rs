@@ -24,9 +24,9 @@ pub(super) fn render(
     match view {
         View::Absent => {}
         View::Failed => success(&mut out, 0.0, interval),
-        View::Published(rendered) => {
+        View::Published(current) => {
             success(&mut out, 1.0, interval);
-            published(&mut out, rendered, now, interval);
+            published(&mut out, &current.rendered, now, interval);
         }
     }
     encode(&mut out, collection, format);
@@ -34,7 +34,10 @@ pub(super) fn render(
 }
 
 fn success(out: &mut String, value: f64, interval: Duration) {
-    let help = format!("Whether the last collection of queue state succeeded. {}", cadence(interval));
+    let help = format!(
+        "Whether queue state is collected: 0 after a failed refresh or a lost lease, until somebody leads. {}",
+        cadence(interval)
+    );
     text::gauge(out, "queue_state_collection_success", &help, value);
 }
 

@@ -25,7 +25,7 @@ use super::routes::Route;
 use super::slots::{Phase, Pulse};
 use super::{Limits, Peer};
 use crate::clock::BootInstant;
-use crate::exposition::{Metrics, Publication};
+use crate::exposition::{Metrics, Published};
 
 /// What every connection shares.
 #[derive(Clone)]
@@ -52,8 +52,8 @@ pub(super) async fn drive(
         let (shared, pulse, guard) = (shared.clone(), Arc::clone(&pulse), Arc::clone(&guard));
         async move {
             let mut response = answer(request, &shared).await;
-            if let Some(Guarded(publication)) = response.extensions_mut().remove() {
-                guard.store(Some(publication));
+            if let Some(Guarded(published)) = response.extensions_mut().remove() {
+                guard.store(Some(published));
             }
             pulse.enter(Phase::Write);
             Ok::<_, Infallible>(response.map(|body| Tracked { body, pulse }))
@@ -134,9 +134,9 @@ impl<B> Drop for Tracked<B> {
     }
 }
 
-/// Marks an answer with queue state, whose bytes may be written only while queue state is exported.
+/// Marks an answer with queue state, whose bytes may be written only while that permits it.
 #[derive(Clone)]
-pub(super) struct Guarded(pub(super) Arc<Publication>);
+pub(super) struct Guarded(pub(super) Arc<Published>);
 
 /// The queue families have run out while their answer was being written.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +149,7 @@ struct Paced {
     stream: TcpStream,
     pulse: Arc<Pulse>,
     /// Set while an answer with queue state is being written.
-    guard: Arc<ArcSwapOption<Publication>>,
+    guard: Arc<ArcSwapOption<Published>>,
 }
 
 impl Paced {
@@ -158,7 +158,7 @@ impl Paced {
     /// the fence.
     fn check(&self) -> io::Result<()> {
         match &*self.guard.load() {
-            Some(publication) if !publication.exports(BootInstant::now()) => Err(io::Error::other(Expired)),
+            Some(published) if !published.permits(BootInstant::now()) => Err(io::Error::other(Expired)),
             _ => Ok(()),
         }
     }

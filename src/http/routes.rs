@@ -186,13 +186,13 @@ pub fn routes(context: Context) -> BoxedFilter<(Response,)> {
         .boxed()
 }
 
-fn exposition(metrics: &Metrics, publication: &Arc<Publication>, headers: &HeaderMap) -> Response {
+fn exposition(metrics: &Metrics, publication: &Publication, headers: &HeaderMap) -> Response {
     let answer = negotiate(joined(headers, &ACCEPT).as_deref(), joined(headers, &ACCEPT_ENCODING).as_deref());
     let scrape = scrape(metrics, publication, answer);
-    let (length, exports) = (scrape.bytes(), scrape.exports);
+    let (length, published) = (scrape.bytes(), scrape.published.clone());
     let mut response = warp::reply::stream(pieces(scrape)).into_response();
-    if exports {
-        response.extensions_mut().insert(Guarded(Arc::clone(publication)));
+    if let Some(published) = published {
+        response.extensions_mut().insert(Guarded(published));
     }
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.format.content_type()));

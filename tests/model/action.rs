@@ -12,7 +12,8 @@ pub enum Action<const N: usize> {
     Prove(usize),
     Receive(usize),
     GiveUp(usize),
-    Serve(usize),
+    /// The first refresh of a term succeeds.
+    Refresh(usize),
     Withdraw(usize),
     Close(usize),
     /// The server runs what a process has asked.
@@ -117,12 +118,15 @@ impl<const N: usize> Cluster<N> {
         match process.state {
             State::Standby if !calm || process.rest == 0 => actions.push(Action::Attempt(index)),
             State::Standby | State::Attempting => {}
-            State::Preparing(_) | State::Leading(_) => {
+            State::Preparing { .. } | State::Leading(_) => {
                 if process.request.is_none() && process.fence < self.fences[index] {
                     actions.push(Action::Prove(index));
                 }
-                if self.is_ready(process) {
-                    actions.push(Action::Serve(index));
+                // A refresh that ends beyond the fence ends the term instead.
+                if matches!(process.state, State::Preparing { waited, refreshed: false, .. } if waited || self.early_refreshes)
+                    && self.may_export(process)
+                {
+                    actions.push(Action::Refresh(index));
                 }
                 if !calm || process.fence == 0 {
                     actions.push(Action::Withdraw(index));
@@ -167,10 +171,6 @@ impl<const N: usize> Cluster<N> {
 
     fn is_timed_out(&self, index: usize, request: Request) -> bool {
         self.fences[index] - request.left >= self.timeout
-    }
-
-    fn is_ready(&self, process: &Process) -> bool {
-        matches!(process.state, State::Preparing(_)) && process.wait == 0 && self.may_export(process)
     }
 
     fn may_export(&self, process: &Process) -> bool {

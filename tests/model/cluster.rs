@@ -1,5 +1,10 @@
 //! What is checked: the size of a cluster, its settings in ticks, and the guard that is taken out.
 
+use std::time::Duration;
+
+use retsu_collector::config::{CollectorSettings, LeaseSettings, LockKey, OnRefreshFailure};
+use retsu_collector::election::Timing;
+
 /// One part of the design without which two replicas can export, or nobody does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Guard {
@@ -19,10 +24,10 @@ pub enum Guard {
     FenceFromSending,
     /// The clock goes on while its process is stopped, as CLOCK_BOOTTIME does.
     ClockThroughPauses,
-    /// The wait is that of the fence which the last holder was seen to advertise, if that is larger.
+    /// The wait is that of the longest fence which a holder was seen to advertise, if that is longer than the own.
     AdvertisedFence,
-    /// A fence that was seen before an earlier term of the process still counts in a later one.
-    EarlierFences,
+    /// A fence that was seen counts for as long as the process runs, not until its holder is replaced.
+    RememberedFences,
     /// The server ends a session that is silent for too long.
     IdleLimit,
 }
@@ -41,15 +46,6 @@ pub enum ProofOfEnd {
     LastExporter,
 }
 
-/// How long a process remembers the fence that it has seen a holder advertise.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Memory {
-    /// Until that holder has been replaced for long enough, by another one or by the process itself.
-    Replaced,
-    /// As long as it runs.
-    Forever,
-}
-
 /// How many units the clock of a process may advance in one tick of true time: each process, each tick,
 /// whichever the checker likes. The two rates are 1 - 1/3 and 1 + 1/3 times their mean.
 pub const RATES: [u8; 2] = [1, 2];
@@ -66,13 +62,13 @@ pub struct Cluster<const N: usize> {
     pub idle_limit: u8,
     /// The most that a standby lets pass between two attempts.
     pub poll: u8,
-    /// What the processes have seen advertised before the model begins; 0 for nothing.
-    pub seen: u8,
-    pub memory: Memory,
     /// When the wait is skipped.
     pub proof_of_end: ProofOfEnd,
     /// Whether an attempt that its process has given up may still reach the server, which grants it to nobody.
     pub abandoned_attempts: bool,
+    /// Whether a refresh may succeed while its process still waits. That changes nothing until the wait is over, so
+    /// that the largest runs do without.
+    pub early_refreshes: bool,
     /// Whether states that differ only in which process is which are checked once. The processes must have the
     /// same fence, and paths tell less.
     pub interchangeable: bool,
@@ -91,10 +87,9 @@ impl<const N: usize> Cluster<N> {
             timeout: 2,
             idle_limit: 2,
             poll: 2,
-            seen: 0,
-            memory: Memory::Replaced,
             proof_of_end: ProofOfEnd::Never,
             abandoned_attempts: false,
+            early_refreshes: true,
             interchangeable: false,
             without: None,
             bound: None,
@@ -110,15 +105,20 @@ impl<const N: usize> Cluster<N> {
         self.without != Some(guard)
     }
 
-    /// For how long, by its own clock, a new leader lets a process go on that may have sent its last proof just
-    /// before the lock was lost, and whose fence is this one.
-    pub fn wait_for(&self, fence: u8) -> u8 {
-        match self.without {
-            Some(Guard::Wait) => 0,
-            Some(Guard::DriftAllowance) => take_over_wait(fence, 0),
-            Some(Guard::AllowanceForTwo) => take_over_wait(fence, MILLION / 3),
-            _ => take_over_wait(fence, drift_ppm()),
-        }
+    /// For how many units of its own clock a new leader exports nothing, whose fence is `own` and which has seen that
+    /// `seen` is advertised. It is the collector's own arithmetic, with a unit for a second.
+    pub fn take_over_wait(&self, own: u8, seen: u8) -> u8 {
+        let drift = match self.without {
+            Some(Guard::Wait) => return 0,
+            Some(Guard::DriftAllowance) => 0,
+            Some(Guard::AllowanceForTwo) => MILLION / 3,
+            _ => u32::from(RATES[1] - RATES[0]) * MILLION / u32::from(RATES[0]),
+        };
+        let mut timing = Timing::new(&settings(own, drift)).expect("settings that hold together");
+        timing.saw(Duration::from_secs(seen.into()));
+        let wait = timing.take_over_wait();
+        let units = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        u8::try_from(units).expect("a wait of at most 255 units")
     }
 
     /// The declared bound, in ticks: the server finds a dead holder out or a process gives its request up,
@@ -126,19 +126,28 @@ impl<const N: usize> Cluster<N> {
     pub fn declared_bound(&self) -> u8 {
         let slow = |units: u8| units.div_ceil(RATES[0]);
         let fence = self.fences.into_iter().max().unwrap_or(0);
-        self.idle_limit.max(slow(self.timeout)) + self.poll + slow(self.wait_for(fence))
+        self.idle_limit.max(slow(self.timeout)) + self.poll + slow(self.take_over_wait(fence, 0))
     }
 }
 
 const MILLION: u32 = 1_000_000;
 
-/// By how much the fast clock runs ahead of the slow one, in millionths.
-fn drift_ppm() -> u32 {
-    u32::from(RATES[1] - RATES[0]) * MILLION / u32::from(RATES[0])
-}
-
-/// F x (1 + allowance), rounded up to whole units.
-fn take_over_wait(fence: u8, allowance_ppm: u32) -> u8 {
-    let millionths = u64::from(fence) * u64::from(MILLION + allowance_ppm);
-    u8::try_from(millionths.div_ceil(u64::from(MILLION))).expect("a wait of at most 255 units")
+/// Of these only fence and drift matter here: where the others count, they are parts of a `Cluster`.
+fn settings(fence: u8, clock_drift_ppm: u32) -> CollectorSettings {
+    let (millisecond, second) = (Duration::from_millis(1), Duration::from_secs(1));
+    CollectorSettings {
+        collection_interval: second,
+        leadership_retry_interval: second,
+        refresh_timeout: second,
+        on_refresh_failure: OnRefreshFailure::StepDown,
+        lock_key: LockKey::RETSU,
+        lease: LeaseSettings {
+            heartbeat_interval: millisecond,
+            heartbeat_timeout: millisecond,
+            fence: second * u32::from(fence),
+            clock_drift_ppm,
+            idle_session_timeout: second,
+            tcp_user_timeout: millisecond,
+        },
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::cluster::{Cluster, ProofOfEnd};
 use super::properties::SAFETY;
-use super::report::{counterexample, holds};
+use super::report::{counterexample, holds, long};
 
 fn skipping(proof_of_end: ProofOfEnd) -> Cluster<2> {
     Cluster { proof_of_end, ..Cluster::of(2) }
@@ -11,8 +11,8 @@ fn skipping(proof_of_end: ProofOfEnd) -> Cluster<2> {
 #[test]
 fn the_end_of_the_last_holder_is_enough_if_it_had_exported() {
     let cluster = skipping(ProofOfEnd::LastExporter);
-    let cluster = Cluster { abandoned_attempts: true, interchangeable: true, ..cluster };
-    holds("skips the wait after the last exporter", cluster, 90_000);
+    let cluster = Cluster { abandoned_attempts: true, early_refreshes: long(), interchangeable: true, ..cluster };
+    holds("skips the wait after the last exporter", cluster, 70_000);
 }
 
 /// A holder that ended while it waited itself says nothing about the one before it.

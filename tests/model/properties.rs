@@ -8,14 +8,16 @@ use super::system::{Phase, Process, System};
 
 pub const SAFETY: &str = "never two exporters";
 pub const LIVENESS: &str = "somebody exports within the bound";
-/// Overlaps only where the new leader has not seen the old one hold the lock with the larger fence.
-pub const SEEN_FENCES: &str = "never two exporters of which one has seen the larger fence of the other";
+/// Overlaps only where one has not seen a fence as long as the other's since it started.
+pub const SEEN_FENCES: &str = "never two exporters that know of each other's fence";
 
 /// Every property. Liveness is a counter in the state: the checker's own `eventually` misses cycles.
 pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
     let mut properties = vec![
         Property::always(SAFETY, |cluster: &Cluster<N>, system: &System<N>| exporters(cluster, system) <= 1),
-        Property::always(SEEN_FENCES, |cluster, system| exporters(cluster, system) <= 1 || strangers(cluster, system)),
+        Property::always(SEEN_FENCES, |cluster, system| {
+            exporters(cluster, system) <= 1 || all_strangers(cluster, system)
+        }),
         Property::sometimes("somebody exports", |cluster, system| exporters(cluster, system) == 1),
         Property::sometimes("two believe in a lease and one exports", |cluster, system| {
             believers(system) == 2 && exporters(cluster, system) == 1
@@ -27,7 +29,7 @@ pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
             beside_an_exporter(cluster, system, |process| led(process) && !process.paused)
         }),
         Property::sometimes("the old leader exports while its successor waits", |cluster, system: &System<N>| {
-            system.lock.is_some_and(|lock| matches!(system.processes[lock.owner].state, State::Preparing(_)))
+            system.lock.is_some_and(|lock| matches!(system.processes[lock.owner].state, State::Preparing { .. }))
                 && exporters(cluster, system) == 1
         }),
         Property::sometimes("the lock is held by a session that nobody uses", |_, system: &System<N>| {
@@ -72,7 +74,11 @@ fn beside_an_exporter<const N: usize>(
         && system.processes.iter().any(|process| !cluster.exports(process) && other(process))
 }
 
-/// Whether some exporter could not know of another one with a larger fence.
-fn strangers<const N: usize>(cluster: &Cluster<N>, system: &System<N>) -> bool {
-    system.processes.iter().any(|process| process.unseen && cluster.exports(process))
+/// Whether of any two exporters one was never told of a fence as long as that of the other.
+fn all_strangers<const N: usize>(cluster: &Cluster<N>, system: &System<N>) -> bool {
+    let exporters = || system.processes.iter().zip(cluster.fences).filter(|(process, _)| cluster.exports(process));
+    let expects = |(process, own): (&Process, u8), fence: u8| own.max(process.told) >= fence;
+    exporters()
+        .enumerate()
+        .all(|(index, one)| exporters().skip(index + 1).all(|other| !expects(one, other.1) || !expects(other, one.1)))
 }

@@ -4,7 +4,7 @@ use retsu_collector::election::State;
 use stateright::{Model, Property};
 
 use super::action::{Action, Losses};
-use super::cluster::{Cluster, Guard, Memory, ProofOfEnd};
+use super::cluster::{Cluster, Guard, ProofOfEnd};
 use super::properties;
 use super::system::{Holder, Lock, Message, Phase, Process, Request, System, TERM};
 
@@ -13,8 +13,7 @@ impl<const N: usize> Model for Cluster<N> {
     type Action = Action<N>;
 
     fn init_states(&self) -> Vec<System<N>> {
-        let processes = std::array::from_fn(|index| self.starting(index));
-        vec![System { processes, lock: None, latest: None, phase: Phase::Faults }]
+        vec![System { processes: [Process::starting(); N], lock: None, latest: None, phase: Phase::Faults }]
     }
 
     fn actions(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
@@ -36,10 +35,6 @@ impl<const N: usize> Model for Cluster<N> {
 }
 
 impl<const N: usize> Cluster<N> {
-    fn starting(&self, index: usize) -> Process {
-        Process::starting(if self.seen > self.fences[index] { self.seen } else { 0 })
-    }
-
     fn step(&self, system: &mut System<N>, action: Action<N>) {
         match action {
             Action::Attempt(index) => {
@@ -56,12 +51,7 @@ impl<const N: usize> Cluster<N> {
                     withdraw(&mut system.processes[index]);
                 }
             }
-            Action::Serve(index) => {
-                system.processes[index].state.refreshed();
-                if let Some(latest) = system.latest.as_mut().filter(|latest| latest.owner == index && !latest.ended) {
-                    latest.exported = true;
-                }
-            }
+            Action::Refresh(index) => _ = system.processes[index].state.refreshed(),
             Action::Withdraw(index) => withdraw(&mut system.processes[index]),
             Action::Close(index) => {
                 self.drop_session(system, index);
@@ -83,7 +73,7 @@ impl<const N: usize> Cluster<N> {
                     process.abandoned = false;
                     if let Some(request) = process.request.as_mut().filter(|request| request.message == Message::Asked)
                     {
-                        request.message = Message::Bad { advertised: 0 };
+                        request.answered(Message::Bad { advertised: 0 });
                     }
                 }
             }
@@ -92,10 +82,12 @@ impl<const N: usize> Cluster<N> {
             Action::Restart(index) => {
                 self.drop_session(system, index);
                 let abandoned = system.processes[index].abandoned;
-                let unseen = self.fences.into_iter().any(|fence| fence > self.fences[index]);
-                system.processes[index] = Process { abandoned, unseen, ..self.starting(index) };
+                system.processes[index] = Process { abandoned, ..Process::starting() };
             }
             Action::EndFaults(losses) => self.end_faults(system, losses),
+        }
+        if let Some(latest) = system.latest.as_mut().filter(|latest| !latest.ended) {
+            latest.exported |= self.exports(&system.processes[latest.owner]);
         }
     }
 
@@ -126,15 +118,12 @@ impl<const N: usize> Cluster<N> {
             }
         };
         if let Some(request) = &mut system.processes[index].request {
-            request.message = answer;
+            request.answered(answer);
         }
     }
 
     fn grant(&self, system: &mut System<N>, owner: usize, attached: bool) -> Message {
         system.lock = Some(Lock { owner, attached, closing: false, idle: self.idle_limit });
-        for (process, fence) in system.processes.iter_mut().zip(self.fences) {
-            process.unseen |= fence < self.fences[owner];
-        }
         let end_proven = system.latest.is_some_and(|before| match self.proof_of_end {
             ProofOfEnd::Never => false,
             ProofOfEnd::LastHolder => before.ended,
@@ -156,22 +145,18 @@ impl<const N: usize> Cluster<N> {
             (State::Attempting, Message::Good { end_proven }) => {
                 process.state.granted(TERM);
                 process.fence = fence;
-                if self.has(Guard::AdvertisedFence) {
-                    process.earlier = process.earlier.max(self.wait_for(process.seen));
-                }
-                if self.memory == Memory::Replaced {
+                let wait = if end_proven { 0 } else { self.take_over_wait(own, process.seen) };
+                if !self.has(Guard::RememberedFences) {
                     process.seen = 0;
                 }
-                let wait = if end_proven { 0 } else { process.earlier.max(self.wait_for(own)) };
-                if !self.has(Guard::EarlierFences) {
-                    process.earlier = 0;
-                }
                 let travelled = if self.has(Guard::WaitFromReceipt) { 0 } else { own - left };
-                process.wait = wait.saturating_sub(travelled);
+                process.await_for(wait.saturating_sub(travelled));
             }
             (State::Attempting, Message::Bad { advertised }) => {
-                if advertised > 0 {
-                    (process.seen, process.unseen) = (advertised, false);
+                process.told = process.told.max(advertised);
+                if self.has(Guard::AdvertisedFence) {
+                    let remembered = if self.has(Guard::RememberedFences) { process.seen } else { 0 };
+                    process.seen = remembered.max(advertised);
                 }
                 self.reject(process, system.phase);
             }

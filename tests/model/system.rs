@@ -31,6 +31,16 @@ pub struct Request {
     pub left: u8,
 }
 
+impl Request {
+    /// The server has answered. From a bad answer no fence counts, so that states which differ in it are one.
+    pub fn answered(&mut self, answer: Message) {
+        self.message = answer;
+        if matches!(answer, Message::Bad { .. }) {
+            self.left = 0;
+        }
+    }
+}
+
 /// One replica.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Process {
@@ -45,29 +55,25 @@ pub struct Process {
     pub request: Option<Request>,
     /// An attempt that the process has given up still travels to the server, which may grant it.
     pub abandoned: bool,
-    /// The fence that the holder seen last advertises, where it is larger than the own one; 0 otherwise.
+    /// The longest fence that a holder was seen to advertise, where it is longer than the own one; 0 otherwise.
     pub seen: u8,
-    /// What is left of the fences of holders seen before that, by the own clock.
-    pub earlier: u8,
-    /// Not known to the process: one with a larger fence has held the lock since this one saw such a holder.
-    pub unseen: bool,
+    /// The longest fence that a holder has advertised to this process since it started, whatever it makes of it.
+    pub told: u8,
     /// Ticks until the next attempt at the latest; kept once faults have ended.
     pub rest: u8,
 }
 
 impl Process {
-    pub const fn starting(seen: u8) -> Self {
-        let state = State::starting();
+    pub const fn starting() -> Self {
         Self {
             paused: false,
-            state,
+            state: State::starting(),
             fence: 0,
             wait: 0,
             request: None,
             abandoned: false,
-            seen,
-            earlier: 0,
-            unseen: false,
+            seen: 0,
+            told: 0,
             rest: 0,
         }
     }
@@ -77,11 +83,19 @@ impl Process {
         self.state.term().is_some()
     }
 
+    /// So much is left of the take-over wait. Its end is no step of its own: every answer reads the lease, whatever
+    /// the process gets round to.
+    pub fn await_for(&mut self, wait: u8) {
+        self.wait = wait;
+        if wait == 0 && matches!(self.state, State::Preparing { waited: false, .. }) {
+            self.state.waited();
+        }
+    }
+
     /// Lets its clock advance.
     pub fn advance(&mut self, units: u8) {
         self.fence = self.fence.saturating_sub(units);
-        self.wait = self.wait.saturating_sub(units);
-        self.earlier = self.earlier.saturating_sub(units);
+        self.await_for(self.wait.saturating_sub(units));
         if let Some(request) = &mut self.request {
             request.left = request.left.saturating_sub(units);
         }
@@ -89,7 +103,7 @@ impl Process {
 
     /// Whether the rate of its clock matters.
     pub fn counts(&self) -> bool {
-        self.fence > 0 || self.wait > 0 || self.earlier > 0 || self.request.is_some_and(|request| request.left > 0)
+        self.fence > 0 || self.wait > 0 || self.request.is_some_and(|request| request.left > 0)
     }
 
     /// Everything about this process in one number.
@@ -97,9 +111,9 @@ impl Process {
         let state = match self.state {
             State::Standby => 0,
             State::Attempting => 1,
-            State::Preparing(_) => 2,
-            State::Leading(_) => 3,
-            State::Leaving(_) => 4,
+            State::Leading(_) => 2,
+            State::Leaving(_) => 3,
+            State::Preparing { waited, refreshed, .. } => 4 | u64::from(waited) << 1 | u64::from(refreshed),
         };
         let (message, left) = match self.request {
             None => (0, 0),
@@ -113,7 +127,7 @@ impl Process {
                 left,
             ),
         };
-        let flags = u64::from(self.paused) << 2 | u64::from(self.abandoned) << 1 | u64::from(self.unseen);
+        let flags = u64::from(self.paused) << 2 | u64::from(self.abandoned) << 1;
         // Seven bits for each span.
         flags
             | state << 3
@@ -122,7 +136,7 @@ impl Process {
             | u64::from(self.fence) << 23
             | u64::from(self.wait) << 30
             | u64::from(self.seen) << 37
-            | u64::from(self.earlier) << 44
+            | u64::from(self.told) << 44
             | u64::from(self.rest) << 51
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    CLIENT_CONNECTION_CHECK_INTERVAL, FIRST_RETRANSMISSION, TCP_KEEPALIVES_IDLE, TCP_KEEPALIVES_INTERVAL, Timing,
+    CLIENT_CONNECTION_CHECK_INTERVAL, FIRST_RETRANSMISSION, RECONNECT, TCP_KEEPALIVES_IDLE, TCP_KEEPALIVES_INTERVAL,
+    Timing,
 };
 
 /// What can happen to a leader, or to what is between it and its lock.
@@ -88,7 +89,9 @@ impl Fault {
             // was lost, its kernel may keep the FIN back.
             Self::NetworkCutToClient => (lease.heartbeat_interval + unacknowledged(timing))
                 .max(keepalives(timing) + CLIENT_CONNECTION_CHECK_INTERVAL),
-            Self::ServerRestarted | Self::BackendTerminated | Self::ServerClockStepped => Duration::ZERO,
+            Self::BackendTerminated | Self::ServerClockStepped => Duration::ZERO,
+            // A standby whose connection was refused just now tries again within that time.
+            Self::ServerRestarted => RECONNECT,
             // The kernel of a stopped process acknowledges everything: only PostgreSQL's own timers see it.
             Self::PausedIdle => lease.idle_session_timeout,
             // A result that finds the stopped reader's window closed is given up sooner, after `unacknowledged`.

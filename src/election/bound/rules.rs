@@ -30,6 +30,8 @@ pub enum Rule {
     /// `heartbeat_interval + heartbeat_timeout < fence`: until the next proof is known to be good or late, the
     /// last one has to hold. Otherwise the gauges go away although nothing has failed.
     FenceOutlastsHeartbeat,
+    /// `heartbeat_interval + heartbeat_timeout < 10 min`, so that there is a fence for them.
+    HeartbeatIsLimited,
     /// `fence <= 10 min`, so that a longer advertised one is known to be wrong and delays no leader.
     FenceIsLimited,
     /// `(heartbeat_interval + 2 * heartbeat_timeout) * (1 + drift) < idle_session_timeout`: an answer may come as
@@ -121,7 +123,21 @@ fn relations(timing: &Timing) -> Vec<Violation> {
     };
 
     let proof = interval + timeout;
-    if fence <= proof {
+    if proof >= MAX_FENCE {
+        let because = format!(
+            "shorter than {} s together with `heartbeat_timeout_seconds` ({} + {}), because no fence may be longer",
+            MAX_FENCE.as_secs_f64(),
+            interval.as_secs_f64(),
+            timeout.as_secs_f64()
+        );
+        let (key, value, other) = if interval >= timeout {
+            (HEARTBEAT_INTERVAL, interval, timeout)
+        } else {
+            (HEARTBEAT_TIMEOUT, timeout, interval)
+        };
+        let passes = Passes::UpTo(MAX_FENCE.saturating_sub(other).saturating_sub(MILLISECOND));
+        refuse(Rule::HeartbeatIsLimited, key, value, passes, because);
+    } else if fence <= proof {
         let because = format!(
             "longer than `heartbeat_interval_seconds` + `heartbeat_timeout_seconds` ({} + {} = {} s), because the last \
              proof has to hold until the next one is known to be good or late",

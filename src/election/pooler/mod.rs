@@ -126,7 +126,7 @@ pub enum PoolerError {
 impl PoolerError {
     /// A stable name, for a log field or a metric label.
     #[must_use]
-    pub const fn reason(&self) -> &'static str {
+    pub const fn kind(&self) -> &'static str {
         match self {
             Self::TransactionPooler(_) => "transaction_pooler",
             Self::StatementPooler(_) => "statement_pooler",

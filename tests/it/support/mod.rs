@@ -9,8 +9,7 @@ mod process;
 mod proxy;
 mod replication;
 mod scrape;
-
-use std::time::{Duration, Instant};
+mod wait;
 
 pub(crate) use pgbouncer::{PgBouncer, pooled};
 pub(crate) use postgres::{
@@ -21,24 +20,4 @@ pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_wit
 pub(crate) use proxy::Proxy;
 pub(crate) use replication::{Replication, ServerIdentity, make_standby, server_identity};
 pub(crate) use scrape::{History, promtool, promtool_check};
-
-/// Time between two looks at a condition.
-const POLL: Duration = Duration::from_millis(10);
-
-/// Waits until `condition` holds, and fails the test with `what` when it does not within `limit`.
-pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !condition().await {
-        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-/// Fails the test with `what` as soon as `condition` does not hold, for the whole of `window`.
-pub(crate) async fn throughout(window: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while began.elapsed() < window {
-        assert!(condition().await, "after {:?}, not throughout {window:?}: {what}", began.elapsed());
-        tokio::time::sleep(POLL).await;
-    }
-}
+pub(crate) use wait::{eventually, throughout};

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
@@ -65,13 +65,22 @@ impl Config {
     pub(crate) fn port(&mut self, port: u16) -> &mut Self {
         self.set("worker.management.port", port)
     }
+
+    fn address(&self) -> SocketAddr {
+        let value = |name: &str| {
+            let (_, value) = self.0.get_envs().find(|(variable, _)| *variable == name).unwrap();
+            value.unwrap().to_str().unwrap()
+        };
+        let ip: IpAddr = value("RETSU_WORKER__MANAGEMENT__BIND_ADDRESS").parse().unwrap();
+        (ip, value("RETSU_WORKER__MANAGEMENT__PORT").parse().unwrap()).into()
+    }
 }
 
 /// A collector; killed when it is dropped. When its test fails, its log is printed.
 #[derive(Debug)]
 pub(crate) struct Collector {
     process: Child,
-    port: u16,
+    address: SocketAddr,
     log: Arc<Mutex<Vec<(Instant, String)>>>,
     began: Instant,
 }
@@ -94,18 +103,17 @@ impl Collector {
             .set(keys::INTERVAL, 1)
             .set(keys::RETRY, 1);
         configure(&mut config);
-        let port = config.0.get_envs().find(|(name, _)| *name == "RETSU_WORKER__MANAGEMENT__PORT");
-        let port = port.and_then(|(_, port)| port?.to_str()?.parse().ok()).unwrap();
+        let address = config.address();
         let mut process = config.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::default();
         keep_log(process.stdout.take().unwrap(), &log);
         keep_log(process.stderr.take().unwrap(), &log);
-        Self { process, port, log, began: Instant::now() }
+        Self { process, address, log, began: Instant::now() }
     }
 
     /// Its management endpoint.
     pub(crate) fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        self.address
     }
 
     /// Its process id; that of the outer program after [`Config::inside`].
@@ -215,7 +223,7 @@ impl Drop for Collector {
         let _ = self.process.kill();
         let _ = self.process.wait();
         if std::thread::panicking() {
-            eprintln!("--- log of the collector on port {}, process {}", self.port, self.process.id());
+            eprintln!("--- log of the collector at {}, process {}", self.address, self.process.id());
             for (at, line) in self.log.lock().unwrap().iter() {
                 eprintln!("{:8.3} s {line}", at.saturating_duration_since(self.began).as_secs_f64());
             }

@@ -21,7 +21,7 @@ pub(super) enum Event {
 }
 
 /// The heartbeat and the take-over wait of one term.
-pub(super) struct Tenure {
+pub(super) struct Heartbeat {
     lease: Arc<Lease>,
     timing: Timing,
     /// When the next proof is due.
@@ -32,7 +32,7 @@ pub(super) struct Tenure {
     predecessors_ended: BoxFuture<'static, ()>,
 }
 
-impl Tenure {
+impl Heartbeat {
     /// A term whose lock was asked for at `asked_at`, which is its first proof, and which may not export before
     /// `opens`, unless `predecessors_ended` resolves before that.
     pub(super) fn new(
@@ -57,8 +57,9 @@ impl Tenure {
         loop {
             let opens = self.lease.opens().saturating_since(BootInstant::now());
             if !self.opened && opens == Duration::ZERO {
+                // Past the fence nothing opens: the proof that is due finds that out.
                 self.opened = true;
-                return Event::Opened;
+                return if self.check().is_ok() { Event::Opened } else { Event::ProofDue };
             }
             tokio::select! {
                 () = sleep_until(self.due) => return Event::ProofDue,
@@ -89,5 +90,81 @@ impl Tenure {
     /// Fails once the fence has passed: from then on others may export, and no later proof undoes that.
     pub(super) fn check(&self) -> Result<(), ProofError> {
         if BootInstant::now() < self.lease.fence() { Ok(()) } else { Err(ProofError::Fenced) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::future::{pending, ready};
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::election::bound::tests::timing;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A term whose lock was asked for and granted `ago`, and whose take-over wait has `left`.
+    fn heartbeat(ago: Duration, left: Duration, predecessors_ended: BoxFuture<'static, ()>) -> Heartbeat {
+        let now = BootInstant::now();
+        let asked_at =
+            BootInstant::from_nanos((now.saturating_since(BootInstant::BOOT) - ago).as_nanos().try_into().unwrap());
+        Heartbeat::new(timing(), asked_at, now + left, predecessors_ended)
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_wait_comes_once_and_proofs_are_due_from_then_on() {
+        let mut heartbeat = heartbeat(Duration::ZERO, SECOND / 5, pending().boxed());
+        assert_eq!(heartbeat.next().await, Event::Opened);
+        assert!(heartbeat.lease().permits(BootInstant::now()));
+        assert_eq!(heartbeat.next().await, Event::ProofDue);
+    }
+
+    #[tokio::test]
+    async fn proof_that_nobody_before_can_export_ends_the_wait() {
+        let mut heartbeat = heartbeat(Duration::ZERO, 100 * SECOND, ready(()).boxed());
+        assert!(!heartbeat.lease().permits(BootInstant::now()));
+        assert_eq!(heartbeat.next().await, Event::Opened);
+        assert!(heartbeat.lease().permits(BootInstant::now()));
+    }
+
+    #[tokio::test]
+    async fn past_the_fence_nothing_opens_and_no_proof_counts() {
+        let fence = timing().lease().fence;
+        let mut heartbeat = heartbeat(fence, Duration::ZERO, pending().boxed());
+        assert_eq!(heartbeat.next().await, Event::ProofDue);
+        assert!(matches!(heartbeat.beat(ready(Ok(()))).await, Err(ProofError::Fenced)));
+        assert!(!heartbeat.lease().permits(BootInstant::now()));
+    }
+
+    #[tokio::test]
+    async fn a_good_proof_moves_the_fence_to_before_it_was_sent_and_a_late_one_moves_nothing() {
+        let mut heartbeat = heartbeat(SECOND, Duration::ZERO, pending().boxed());
+        let (before, fence) = (heartbeat.lease().fence(), timing().lease().fence);
+        let sent_after = BootInstant::now();
+        let slow = async {
+            sleep(SECOND / 10).await;
+            Ok(())
+        };
+        heartbeat.beat(slow).await.unwrap();
+        let moved = heartbeat.lease().fence();
+        assert!(moved > before && moved >= sent_after + fence && moved < BootInstant::now() + fence);
+        assert!(matches!(heartbeat.beat(pending()).await, Err(ProofError::Late(_))));
+        assert_eq!(heartbeat.lease().fence(), moved);
+    }
+
+    #[tokio::test]
+    async fn a_proof_that_comes_when_the_fence_has_passed_moves_nothing() {
+        let fence = timing().lease().fence;
+        let mut heartbeat = heartbeat(fence - SECOND / 10, Duration::ZERO, pending().boxed());
+        let before = heartbeat.lease().fence();
+        let slow = async {
+            sleep(SECOND / 4).await;
+            Ok(())
+        };
+        assert!(matches!(heartbeat.beat(slow).await, Err(ProofError::Fenced)));
+        assert_eq!(heartbeat.lease().fence(), before);
     }
 }
