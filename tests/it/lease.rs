@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Executor, PgPool};
 
 use crate::election::settings;
 use crate::support::keys::{FENCE, INTERVAL, ON_FAILURE, RETRY};
-use crate::support::{self, Collector, History, eventually, open, queue_database, role, slow_down};
+use crate::support::{self, Collector, History, eventually, exit_without_lock, open, queue_database, role, slow_down};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -47,7 +47,7 @@ async fn setting(session: &mut sqlx::PgConnection, name: &str) -> String {
 /// The program ends with code 2 and says `reason` and `detail`; nobody holds the lock at any time.
 async fn assert_refused(url: &str, observer: &PgPool, reason: &str, detail: &str) {
     let mut collector = Collector::start(url, |_| {});
-    assert_eq!(collector.wait_exit_without_lock(observer, LIMIT).await.code(), Some(2));
+    assert_eq!(exit_without_lock(&mut collector, observer, LIMIT).await.code(), Some(2));
     let stepping_down = Collector::start(url, |config| _ = config.set(ON_FAILURE, "step_down"));
     eventually(LIMIT, "the reason in the answers of a standby", async || {
         let answer = stepping_down.get("/leader").await;

@@ -8,8 +8,8 @@ use sqlx::{Connection, PgConnection, PgPool};
 
 use crate::support::keys::{FENCE, HEARTBEAT_TIMEOUT, IDLE_SESSION, INTERVAL, ON_FAILURE, TCP_USER};
 use crate::support::{
-    Collector, Config, History, Proxy, Replication, ServerIdentity, eventually, lock_holders, make_standby, server,
-    server_identity, slow_down, throughout,
+    Collector, Config, History, Proxy, Replication, ServerIdentity, eventually, exit_without_lock, lock_holders,
+    make_standby, server, server_identity, slow_down, throughout,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -79,7 +79,7 @@ async fn under_exit_a_replica_is_refused_by_name_and_nothing_is_taken() {
     let url = replication.standby_url("queues");
     let observer = PgPool::connect(&url).await.unwrap();
     let mut collector = Collector::start(&url, |config| _ = config.set(ON_FAILURE, "exit"));
-    let status = collector.wait_exit_without_lock(&observer, LIMIT).await;
+    let status = exit_without_lock(&mut collector, &observer, LIMIT).await;
     assert!(status.code().is_some_and(|code| code != 0), "{status}");
     collector.wait_for_log(HOT_STANDBY, LIMIT).await;
 }

@@ -6,7 +6,7 @@ use retsu_collector::election::ACQUIRED;
 use sqlx::{Connection, PgConnection};
 
 use crate::support::keys::ON_FAILURE;
-use crate::support::{Collector, History, Proxy, eventually, lock_holders, pooled, throughout};
+use crate::support::{Collector, History, Proxy, eventually, exit_without_lock, lock_holders, pooled, throughout};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -19,7 +19,7 @@ async fn under_exit_a_pooler_in_transaction_or_statement_mode_ends_the_program_w
     for mode in ["transaction", "statement"] {
         let (_database, observer, pooler) = pooled(mode, &[]).await;
         let mut collector = start(&pooler.url(), "exit");
-        assert_eq!(collector.wait_exit_without_lock(&observer, LIMIT).await.code(), Some(2), "{mode}");
+        assert_eq!(exit_without_lock(&mut collector, &observer, LIMIT).await.code(), Some(2), "{mode}");
         collector.wait_for_log(&format!("{mode}_pooler"), LIMIT).await;
         assert_eq!(collector.count_in_log(ACQUIRED), 0, "{mode}");
     }

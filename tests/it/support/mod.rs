@@ -13,8 +13,8 @@ mod wait;
 
 pub(crate) use pgbouncer::{PgBouncer, pooled};
 pub(crate) use postgres::{
-    Database, Server, database, lock_holders, open, postgresql_version, queue_database, role, server, slow_down,
-    speed_up,
+    Database, Server, database, exit_without_lock, lock_holders, open, postgresql_version, queue_database, role,
+    server, slow_down, speed_up,
 };
 pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_with};
 pub(crate) use proxy::Proxy;

@@ -1,6 +1,7 @@
 //! Embedded PostgreSQL servers and fresh databases on them.
 
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
 use tokio::sync::OnceCell;
 
-use super::EXECUTABLE;
+use super::{Collector, EXECUTABLE};
 
 /// The version that this run of the tests is for.
 pub(crate) fn postgresql_version() -> String {
@@ -46,6 +47,18 @@ pub(crate) async fn lock_holders(observer: &PgPool) -> i64 {
     .fetch_one(observer)
     .await
     .unwrap()
+}
+
+/// Waits until a collector has ended, and fails the test as soon as anybody holds an advisory lock meanwhile.
+pub(crate) async fn exit_without_lock(collector: &mut Collector, observer: &PgPool, limit: Duration) -> ExitStatus {
+    super::eventually(limit, "the process has ended", async || {
+        assert_eq!(lock_holders(observer).await, 0, "the lock is taken");
+        !collector.is_running()
+    })
+    .await;
+    // What was taken at the very end would still be there.
+    assert_eq!(lock_holders(observer).await, 0, "the lock is taken");
+    collector.wait_exit(limit).await
 }
 
 /// The pool of the program itself, of ten connections.

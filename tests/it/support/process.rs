@@ -11,9 +11,6 @@ use std::time::{Duration, Instant};
 use retsu_collector::demo::watch::{GetError, get};
 use retsu_collector::election::Fault;
 use rustix::process::{Pid, Signal, kill_process};
-use sqlx::PgPool;
-
-use super::{keys, lock_holders};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_retsu-collector");
@@ -100,8 +97,8 @@ impl Collector {
             .port(free_port())
             .set("database.url", database_url)
             .set("worker.management.bind_address", Ipv4Addr::LOCALHOST)
-            .set(keys::INTERVAL, 1)
-            .set(keys::RETRY, 1);
+            .set("worker.queue.state_metrics_collector.collection_interval_seconds", 1)
+            .set("worker.queue.state_metrics_collector.leadership_retry_interval_seconds", 1);
         configure(&mut config);
         let address = config.address();
         let mut process = config.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -188,19 +185,6 @@ impl Collector {
     pub(crate) async fn wait_exit(&mut self, limit: Duration) -> ExitStatus {
         let process = &mut self.process;
         super::eventually(limit, "the process has ended", async || process.try_wait().unwrap().is_some()).await;
-        self.process.wait().unwrap()
-    }
-
-    /// Waits until the process has ended, and fails the test as soon as anybody holds an advisory lock meanwhile.
-    pub(crate) async fn wait_exit_without_lock(&mut self, observer: &PgPool, limit: Duration) -> ExitStatus {
-        let process = &mut self.process;
-        super::eventually(limit, "the process has ended", async || {
-            assert_eq!(lock_holders(observer).await, 0, "the lock is taken");
-            process.try_wait().unwrap().is_some()
-        })
-        .await;
-        // What was taken at the very end would still be there.
-        assert_eq!(lock_holders(observer).await, 0, "the lock is taken");
         self.process.wait().unwrap()
     }
 
