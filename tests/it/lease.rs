@@ -227,3 +227,81 @@ async fn a_snapshot_that_is_older_than_the_interval_and_the_fence_is_not_served(
     eventually(LIMIT, "it exports again", async || leader.exports().await).await;
     assert_eq!(leader.count_in_log("leadership lost"), 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_is_set_to_another_one_leads_and_is_proved_from_another_connection() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let owner = format!("owner_{}", database.name());
+    let (login, url) =
+        (format!("login_{}", database.name()), role(&database.url(), &format!("login_{}", database.name())).await);
+    // As for login roles that are made anew at every rotation: what is owned belongs to a role that stays.
+    let statements = format!(
+        "CREATE ROLE {owner} IN ROLE pg_read_all_data; GRANT {owner} TO {login}; ALTER ROLE {login} SET role = '{owner}'"
+    );
+    observer.execute(AssertSqlSafe(statements)).await.unwrap();
+    slow_down(&observer, 1.5).await;
+    let leader = Collector::start(&url, |config| _ = config.set(INTERVAL, 5));
+    eventually(LIMIT, "a slow refresh succeeds, with proofs meanwhile", async || leader.exports().await).await;
+    assert_eq!(leader.count_in_log("leadership lost"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_may_not_call_what_a_term_needs_is_refused_before_the_lock_is_tried() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let url = role(&database.url(), &format!("curbed_{}", database.name())).await;
+    observer.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC").await.unwrap();
+    assert_refused(&url, &observer, "insufficient_privilege", "pg_control_system").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_search_path_puts_before_the_system_decides_nothing() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let (name, url) =
+        (format!("misled_{}", database.name()), role(&database.url(), &format!("misled_{}", database.name())).await);
+    let statements = format!(
+        "ALTER ROLE {name} SET search_path = public, pg_catalog; \
+         CREATE FUNCTION public.pg_try_advisory_lock(int, int) RETURNS boolean LANGUAGE sql AS 'SELECT true'; \
+         CREATE VIEW public.pg_locks AS SELECT 'advisory'::text AS locktype, pid, 0::oid AS classid, 0::oid AS objid, \
+         2::int2 AS objsubid, true AS granted, 'ExclusiveLock'::text AS mode FROM pg_stat_activity; \
+         GRANT SELECT ON public.pg_locks TO PUBLIC"
+    );
+    observer.execute(AssertSqlSafe(statements)).await.unwrap();
+    let pair = [0, 1].map(|_| Collector::start(&url, |config| _ = config.set(ON_FAILURE, "step_down")));
+    let history = History::watch(&[&pair[0], &pair[1]]);
+    eventually(LIMIT, "one exports", async || history.exporting().len() == 1).await;
+    eventually(LIMIT, "the other waits", async || {
+        pair.iter().any(|collector| collector.count_in_log("waiting as a standby") > 0)
+    })
+    .await;
+    assert_eq!(history.finish("shadowed functions").overlaps(), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_still_waits_for_a_longer_fence_passes_it_on_and_no_longer_when_it_exports() {
+    let server = support::database().await;
+    let longer = {
+        let mut settings = collector_settings();
+        settings.lease.fence = Duration::from_secs(20);
+        settings
+    };
+    let (first, second) = (open(&server.url()), open(&server.url()));
+    let session = match LockSession::attempt(&first, &Candidacy::new(&longer, "pod-a")).await.unwrap() {
+        Attempt::Granted(session) => session,
+        Attempt::Held(holder) => panic!("{holder:?} holds the lock"),
+    };
+    retsu_collector::schema::apply(&mut second.acquire().await.unwrap()).await.unwrap();
+    let waiting = Collector::start(&server.url(), |config| _ = config.set(RETRY, 0.2).set(ON_FAILURE, "step_down"));
+    waiting.wait_for_log("has a longer fence", LIMIT).await;
+    session.release().await;
+    let fence = async || match attempt(&second, "pod-c").await {
+        Attempt::Held(Some(holder)) if holder.term().is_some() => Some(holder.fence()),
+        _ => None,
+    };
+    waiting.wait_for_log(retsu_collector::election::ACQUIRED, LIMIT).await;
+    assert_eq!(fence().await, Some(Duration::from_secs(20)));
+    eventually(LIMIT, "it exports", async || waiting.exports().await).await;
+    eventually(LIMIT, "its own fence counts", async || fence().await == Some(Duration::from_secs(3))).await;
+}
