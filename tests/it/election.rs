@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use rand::RngExt;
 use retsu_collector::collection::Collector;
-use retsu_collector::config::{self, CollectorSettings, DatabaseSettings, DatabaseSource, LockKey, Sources};
+use retsu_collector::config::{self, CollectorSettings, LockKey, Sources};
 use retsu_collector::database::Database;
 use retsu_collector::election::{
     Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, PoolerError, Refusal, Status, Timing, Unwitnessed,
@@ -16,18 +17,9 @@ use sqlx::{PgPool, Row};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{self, eventually, lock_holders};
+use crate::support::{self, eventually, lock_holders, make_standby, open};
 
 const LIMIT: Duration = Duration::from_secs(10);
-
-fn open(url: &str) -> Database {
-    Database::open(DatabaseSettings {
-        source: DatabaseSource::Url(url.to_owned().into()),
-        max_connections: 10,
-        acquire_timeout: Duration::from_secs(5),
-    })
-    .unwrap()
-}
 
 /// The defaults, and some database.
 fn sources() -> Sources {
@@ -49,7 +41,10 @@ async fn attempt(database: &Database) -> Result<Attempt, AttemptError> {
 }
 
 async fn attempt_within(database: &Database, limit: Duration) -> Result<Attempt, AttemptError> {
-    LockSession::attempt(database, &Candidacy::new(&settings(limit), "candidate")).await
+    let mut settings = settings(limit);
+    // Or else the server would free, some seconds later, what an attempt has left behind.
+    settings.lease.idle_session_timeout = Duration::from_secs(600);
+    LockSession::attempt(database, &Candidacy::new(&settings, "candidate")).await
 }
 
 async fn granted(database: &Database) -> LockSession {
@@ -80,27 +75,76 @@ async fn assert_no_borrower_holds_the_lock(database: &Database) {
     assert_eq!(backends.len(), 10);
 }
 
+/// Times at which to end attempts: evenly over twice the time that one takes, on this machine as busy as it is now.
+struct Ends {
+    /// A running mean of attempts that came to their end.
+    typical: Duration,
+}
+
+impl Ends {
+    async fn measured(database: &Database, observer: &PgPool) -> Self {
+        let mut ends = Self { typical: Duration::ZERO };
+        for _ in 0..10 {
+            let began = Instant::now();
+            let session = granted(database).await;
+            ends.completed(began);
+            session.release().await;
+            was_held(observer).await;
+        }
+        ends
+    }
+
+    /// Takes the time of an attempt that has just been granted the lock into account.
+    fn completed(&mut self, began: Instant) {
+        let took = began.elapsed();
+        self.typical = if self.typical.is_zero() { took } else { (7 * self.typical + took) / 8 };
+    }
+
+    fn draw(&self) -> Duration {
+        rand::rng().random_range(Duration::ZERO..2 * self.typical)
+    }
+}
+
+/// Waits until the lock is free. Returns whether it was held before.
+async fn was_held(observer: &PgPool) -> bool {
+    let mut looks = 0;
+    eventually(LIMIT, "the lock is freed", async || {
+        looks += 1;
+        lock_holders(observer).await == 0
+    })
+    .await;
+    looks > 1
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
+    let lanes = join_all((0..4).map(|_| cancel_attempts(250, 3))).await;
+    let (cancelled, held) = lanes.into_iter().fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
+    println!("{cancelled} attempts cancelled, {held} of them with the lock");
+}
+
+/// Cancels at least `wanted` attempts at one lock, at least `with_lock` of them when the server has just granted it:
+/// only those prove anything. Returns how many of both.
+async fn cancel_attempts(wanted: u32, with_lock: u32) -> (u32, u32) {
     let server = support::database().await;
     let (database, observer) = (open(&server.url()), server.pool().await);
-    let (mut attempts, mut cancelled, mut granted) = (0, 0, 0);
-    while cancelled < 1000 {
+    let mut ends = Ends::measured(&database, &observer).await;
+    let (mut attempts, mut cancelled, mut held) = (0, 0, 0);
+    while cancelled < wanted || held < with_lock {
         attempts += 1;
-        // A pooled connection answers within a millisecond, a new one and the probe of it take many.
-        let longest = if attempts % 2 == 0 { 2_000 } else { 40_000 };
-        let patience = Duration::from_micros(rand::rng().random_range(0..longest));
-        match tokio::time::timeout(patience, attempt(&database)).await {
+        assert!(attempts < 10 * wanted, "{cancelled} of {attempts} cancelled, only {held} with the lock");
+        let began = Instant::now();
+        match tokio::time::timeout(ends.draw(), attempt(&database)).await {
             Err(_) => {
                 cancelled += 1;
                 // Each time: the next attempt that wins would close the connection that a lock was left on.
-                eventually(LIMIT, "the lock is freed", async || lock_holders(&observer).await == 0).await;
-                if cancelled % 100 == 0 {
+                held += u32::from(was_held(&observer).await);
+                if cancelled % 50 == 0 {
                     assert_no_borrower_holds_the_lock(&database).await;
                 }
             }
             Ok(Ok(Attempt::Granted(session))) => {
-                granted += 1;
+                ends.completed(began);
                 session.release().await;
             }
             // The one before it is still being closed.
@@ -108,32 +152,32 @@ async fn a_cancelled_attempt_leaves_no_lock_and_no_locked_connection() {
             Ok(Err(error)) => panic!("attempt {attempts}: {error}"),
         }
     }
-    assert!(granted > 50, "too few came as far as the lock to prove anything: {granted}");
-    println!("{attempts} attempts, {cancelled} of them cancelled");
-    eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
     assert_no_borrower_holds_the_lock(&database).await;
+    (cancelled, held)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_that_times_out_leaves_no_lock() {
     let server = support::database().await;
     let (database, observer) = (open(&server.url()), server.pool().await);
+    let mut ends = Ends::measured(&database, &observer).await;
     let (mut in_probe, mut in_attempt) = (0, 0);
-    // Longer and longer, until one has the time that it needs.
-    for limit in (0..).step_by(200).map(Duration::from_micros) {
+    while in_probe < 20 || in_attempt < 20 {
+        let (limit, began) = (ends.draw(), Instant::now());
         match attempt_within(&database, limit).await {
             Err(AttemptError::Probe(PoolerError::Timeout(_))) => in_probe += 1,
             Err(AttemptError::Timeout(_)) => in_attempt += 1,
             Err(error) => panic!("{error}"),
             // The one before it is still being closed.
             Ok(Attempt::Held(_)) => {}
-            Ok(Attempt::Granted(_)) if in_attempt > 2 => break,
-            Ok(Attempt::Granted(_)) => {}
+            Ok(Attempt::Granted(session)) => {
+                ends.completed(began);
+                session.release().await;
+            }
         }
-        assert!(limit < LIMIT, "{in_probe} timed out in the probe, {in_attempt} after it");
+        was_held(&observer).await;
     }
-    println!("{in_probe} timed out in the probe, {in_attempt} after it");
-    eventually(LIMIT, "every lock is freed", async || lock_holders(&observer).await == 0).await;
+    println!("{in_probe} timed out in the probe, {in_attempt} after it; one takes {:?}", ends.typical);
     assert_no_borrower_holds_the_lock(&database).await;
 }
 
@@ -141,21 +185,10 @@ async fn an_attempt_that_times_out_leaves_no_lock() {
 async fn an_attempt_that_fails_after_the_grant_leaves_no_lock() {
     let server = support::database().await;
     let observer = server.pool().await;
-    let role = format!("limited_{}", server.name());
-    for statement in [
-        format!("CREATE ROLE {role} LOGIN PASSWORD 'limited'"),
-        // PostgreSQL 17 has given the function another argument.
-        "DO $$ DECLARE f regprocedure; BEGIN \
-         FOR f IN SELECT oid FROM pg_proc WHERE proname = 'pg_logical_emit_message' LOOP \
-         EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f); END LOOP; END $$"
-            .into(),
-    ] {
-        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&observer).await.unwrap();
-    }
-    let mut url = url::Url::parse(&server.url()).unwrap();
-    url.set_username(&role).unwrap();
-    url.set_password(Some("limited")).unwrap();
-    let database = open(url.as_str());
+    // The term is taken with it, once the lock is granted. Nothing that is missing is looked for before.
+    let rename = "ALTER FUNCTION pg_catalog.pg_current_xact_id() RENAME TO pg_current_xact_id_elsewhere";
+    sqlx::query(rename).execute(&observer).await.unwrap();
+    let database = open(&server.url());
     for _ in 0..20 {
         let error = attempt(&database).await.unwrap_err();
         assert!(error.to_string().contains("taking a term"), "{error}");
@@ -248,7 +281,7 @@ async fn a_hot_standby_is_refused_by_name() {
     let mut server = support::server().await;
     let url = server.database("replica").await;
     server.stop().await;
-    std::fs::write(server.data_dir().join("standby.signal"), "").unwrap();
+    make_standby(server.data_dir());
     server.start().await;
     let error = attempt(&open(&url)).await.unwrap_err();
     assert!(matches!(error, AttemptError::Refused(Refusal::HotStandby)), "{error}");

@@ -2,19 +2,16 @@
 
 use std::time::Duration;
 
-use retsu_collector::config::{CollectorSettings, DatabaseSettings, DatabaseSource};
+use retsu_collector::config::CollectorSettings;
 use retsu_collector::database::Database;
 use retsu_collector::election::{Advert, Attempt, Candidacy, LockSession, ProofError};
 use sqlx::{AssertSqlSafe, Executor, PgPool};
 
 use crate::election::settings;
-use crate::support::{self, Collector, eventually, lock_holders, queue_database, throughout};
+use crate::support::keys::{FENCE, INTERVAL, ON_FAILURE, RETRY};
+use crate::support::{self, Collector, History, eventually, exit_without_lock, open, queue_database, role, slow_down};
 
 const LIMIT: Duration = Duration::from_secs(30);
-const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
-const RETRY: &str = "worker.queue.state_metrics_collector.leadership_retry_interval_seconds";
-const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
-const FENCE: &str = "worker.queue.state_metrics_collector.lease.fence_seconds";
 
 /// The limits in the settings' own units, `off` where a Unix socket has none.
 const LIMITS: [(&str, &str, &str); 8] = [
@@ -27,15 +24,6 @@ const LIMITS: [(&str, &str, &str); 8] = [
     ("tcp_keepalives_interval", "1", "0"),
     ("tcp_keepalives_count", "2", "0"),
 ];
-
-fn open(url: &str) -> Database {
-    Database::open(DatabaseSettings {
-        source: DatabaseSource::Url(url.to_owned().into()),
-        max_connections: 2,
-        acquire_timeout: Duration::from_secs(5),
-    })
-    .unwrap()
-}
 
 fn collector_settings() -> CollectorSettings {
     settings(Duration::from_secs(10))
@@ -56,23 +44,10 @@ async fn setting(session: &mut sqlx::PgConnection, name: &str) -> String {
     sqlx::query_scalar("SELECT setting FROM pg_settings WHERE name = $1").bind(name).fetch_one(session).await.unwrap()
 }
 
-/// A role of its own on the server of `database`, and the URL of it.
-async fn role(database: &support::Database, observer: &PgPool, kind: &str) -> (String, String) {
-    let role = format!("{kind}_{}", database.name());
-    let create = format!("CREATE ROLE {role} LOGIN PASSWORD 'lease' IN ROLE pg_read_all_data");
-    observer.execute(AssertSqlSafe(create)).await.unwrap();
-    let mut url = url::Url::parse(&database.url()).unwrap();
-    url.set_username(&role).unwrap();
-    url.set_password(Some("lease")).unwrap();
-    (role, url.into())
-}
-
 /// The program ends with code 2 and says `reason` and `detail`; nobody holds the lock at any time.
 async fn assert_refused(url: &str, observer: &PgPool, reason: &str, detail: &str) {
     let mut collector = Collector::start(url, |_| {});
-    throughout(Duration::from_millis(300), "nothing is taken", async || lock_holders(observer).await == 0).await;
-    assert_eq!(collector.wait_exit(LIMIT).await.code(), Some(2));
-    assert_eq!(lock_holders(observer).await, 0);
+    assert_eq!(exit_without_lock(&mut collector, observer, LIMIT).await.code(), Some(2));
     let stepping_down = Collector::start(url, |config| _ = config.set(ON_FAILURE, "step_down"));
     eventually(LIMIT, "the reason in the answers of a standby", async || {
         let answer = stepping_down.get("/leader").await;
@@ -152,7 +127,7 @@ async fn a_server_that_forbids_a_setting_or_does_not_carry_it_is_refused_by_its_
     let mut server = support::server().await;
     let url = server.queue_database("forbidding").await;
     let observer = PgPool::connect(&url).await.unwrap();
-    observer.execute("CREATE ROLE plain LOGIN PASSWORD 'plain' IN ROLE pg_read_all_data").await.unwrap();
+    let as_plain = role(&url, "plain").await;
     // PostgreSQL itself lets every role set them. A function that comes before its own stands for the extension
     // or pooler that does not.
     observer
@@ -166,10 +141,7 @@ async fn a_server_that_forbids_a_setting_or_does_not_carry_it_is_refused_by_its_
         )
         .await
         .unwrap();
-    let mut as_plain = url::Url::parse(&url).unwrap();
-    as_plain.set_username("plain").unwrap();
-    as_plain.set_password(Some("plain")).unwrap();
-    assert_refused(as_plain.as_str(), &observer, "limit_not_carried", "`tcp_user_timeout` = `2500`: not here").await;
+    assert_refused(&as_plain, &observer, "limit_not_carried", "`tcp_user_timeout` = `2500`: not here").await;
     observer
         .execute(
             "CREATE OR REPLACE FUNCTION policy.set_config(name text, value text, is_local boolean) RETURNS text \
@@ -179,7 +151,7 @@ async fn a_server_that_forbids_a_setting_or_does_not_carry_it_is_refused_by_its_
         .await
         .unwrap();
     let detail = "`idle_session_timeout`: set to `4000`, it reads `0`";
-    assert_refused(as_plain.as_str(), &observer, "limit_not_carried", detail).await;
+    assert_refused(&as_plain, &observer, "limit_not_carried", detail).await;
     observer.close().await;
     server.stop().await;
 }
@@ -188,7 +160,7 @@ async fn a_server_that_forbids_a_setting_or_does_not_carry_it_is_refused_by_its_
 async fn a_role_without_the_right_to_connect_is_refused() {
     let database = queue_database().await;
     let observer = database.pool().await;
-    let (_, url) = role(&database, &observer, "stranger").await;
+    let url = role(&database.url(), &format!("stranger_{}", database.name())).await;
     let revoke = format!("REVOKE CONNECT ON DATABASE {} FROM PUBLIC", database.name());
     observer.execute(AssertSqlSafe(revoke)).await.unwrap();
     assert_refused(&url, &observer, "insufficient_privilege", "permission denied for database").await;
@@ -205,6 +177,8 @@ async fn a_term_is_told_with_the_identity_of_its_server_in_log_metrics_and_leade
             .unwrap();
     let leader = Collector::start(&database.url(), |config| _ = config.env("POD_NAME", "pod-a"));
     eventually(LIMIT, "it exports", async || leader.exports().await).await;
+    // Written when the gauges are out already.
+    leader.wait_for_log("queue state is exported", LIMIT).await;
     let (_, body) = leader.get("/leader").await.unwrap();
     let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(answer["system_identifier"], system.to_string());
@@ -231,29 +205,103 @@ async fn a_new_leader_waits_for_the_longer_fence_of_the_one_before_and_says_noth
     eventually(LIMIT, "the first exports", async || leader.exports().await).await;
     let standby = Collector::start(&url, |config| _ = config.set(RETRY, 0.2).set(ON_FAILURE, "step_down"));
     standby.wait_for_log("waiting as a standby", LIMIT).await;
+    let history = History::watch(&[&leader, &standby]);
+    eventually(LIMIT, "the first is seen to export", async || history.exporting() == [0]).await;
     leader.sigkill();
-    let granted = standby.wait_for_log(retsu_collector::election::ACQUIRED, LIMIT).await;
-    let exported = standby.wait_for_log("queue state is exported", LIMIT).await;
-    let waited = exported.duration_since(granted);
-    assert!(waited >= Duration::from_millis(7900), "{waited:?}");
-    eventually(LIMIT, "the second exports", async || standby.exports().await).await;
+    eventually(LIMIT, "the second exports", async || history.exporting() == [1]).await;
+    let history = history.finish("SIGKILL of a leader with a fence of 8 s");
+    assert_eq!(history.overlaps(), []);
+    let gaps = history.gaps();
+    // The longest that it can have been: slow scrapes make that longer, and never a short gap long enough.
+    assert!(matches!(gaps[..], [gap] if gap.at_most >= Duration::from_secs(8)), "{gaps:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_that_is_older_than_the_interval_and_the_fence_is_not_served() {
     let database = queue_database().await;
-    let observer = database.pool().await;
     let leader = Collector::start(&database.url(), |config| _ = config.set(INTERVAL, 1).set(ON_FAILURE, "step_down"));
     eventually(LIMIT, "it exports", async || leader.exports().await).await;
-    observer
-        .execute(
-            "ALTER TABLE queue RENAME TO queue_fast; \
-             CREATE VIEW queue AS SELECT * FROM queue_fast WHERE (SELECT pg_sleep(1.3) IS NOT NULL)",
-        )
-        .await
-        .unwrap();
-    // It makes a refresh take 2.6 s: the snapshot before is too old when the next is there.
+    // A refresh takes 2.6 s now: the snapshot before is too old when the next is there.
+    slow_down(&database.pool().await, 1.3).await;
     eventually(LIMIT, "it exports no more", async || !leader.exports().await).await;
     eventually(LIMIT, "it exports again", async || leader.exports().await).await;
     assert_eq!(leader.count_in_log("leadership lost"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_is_set_to_another_one_leads_and_is_proved_from_another_connection() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let owner = format!("owner_{}", database.name());
+    let (login, url) =
+        (format!("login_{}", database.name()), role(&database.url(), &format!("login_{}", database.name())).await);
+    // As for login roles that are made anew at every rotation: what is owned belongs to a role that stays.
+    let statements = format!(
+        "CREATE ROLE {owner} IN ROLE pg_read_all_data; GRANT {owner} TO {login}; ALTER ROLE {login} SET role = '{owner}'"
+    );
+    observer.execute(AssertSqlSafe(statements)).await.unwrap();
+    slow_down(&observer, 1.5).await;
+    let leader = Collector::start(&url, |config| _ = config.set(INTERVAL, 5));
+    eventually(LIMIT, "a slow refresh succeeds, with proofs meanwhile", async || leader.exports().await).await;
+    assert_eq!(leader.count_in_log("leadership lost"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_may_not_call_what_a_term_needs_is_refused_before_the_lock_is_tried() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let url = role(&database.url(), &format!("curbed_{}", database.name())).await;
+    observer.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC").await.unwrap();
+    assert_refused(&url, &observer, "insufficient_privilege", "pg_control_system").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_search_path_puts_before_the_system_decides_nothing() {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let (name, url) =
+        (format!("misled_{}", database.name()), role(&database.url(), &format!("misled_{}", database.name())).await);
+    let statements = format!(
+        "ALTER ROLE {name} SET search_path = public, pg_catalog; \
+         CREATE FUNCTION public.pg_try_advisory_lock(int, int) RETURNS boolean LANGUAGE sql AS 'SELECT true'; \
+         CREATE VIEW public.pg_locks AS SELECT 'advisory'::text AS locktype, pid, 0::oid AS classid, 0::oid AS objid, \
+         2::int2 AS objsubid, true AS granted, 'ExclusiveLock'::text AS mode FROM pg_stat_activity; \
+         GRANT SELECT ON public.pg_locks TO PUBLIC"
+    );
+    observer.execute(AssertSqlSafe(statements)).await.unwrap();
+    let pair = [0, 1].map(|_| Collector::start(&url, |config| _ = config.set(ON_FAILURE, "step_down")));
+    let history = History::watch(&[&pair[0], &pair[1]]);
+    eventually(LIMIT, "one exports", async || history.exporting().len() == 1).await;
+    eventually(LIMIT, "the other waits", async || {
+        pair.iter().any(|collector| collector.count_in_log("waiting as a standby") > 0)
+    })
+    .await;
+    assert_eq!(history.finish("shadowed functions").overlaps(), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_still_waits_for_a_longer_fence_passes_it_on_and_no_longer_when_it_exports() {
+    let server = support::database().await;
+    let longer = {
+        let mut settings = collector_settings();
+        settings.lease.fence = Duration::from_secs(20);
+        settings
+    };
+    let (first, second) = (open(&server.url()), open(&server.url()));
+    let session = match LockSession::attempt(&first, &Candidacy::new(&longer, "pod-a")).await.unwrap() {
+        Attempt::Granted(session) => session,
+        Attempt::Held(holder) => panic!("{holder:?} holds the lock"),
+    };
+    retsu_collector::schema::apply(&mut second.acquire().await.unwrap()).await.unwrap();
+    let waiting = Collector::start(&server.url(), |config| _ = config.set(RETRY, 0.2).set(ON_FAILURE, "step_down"));
+    waiting.wait_for_log("has a longer fence", LIMIT).await;
+    session.release().await;
+    let fence = async || match attempt(&second, "pod-c").await {
+        Attempt::Held(Some(holder)) if holder.term().is_some() => Some(holder.fence()),
+        _ => None,
+    };
+    waiting.wait_for_log(retsu_collector::election::ACQUIRED, LIMIT).await;
+    assert_eq!(fence().await, Some(Duration::from_secs(20)));
+    eventually(LIMIT, "it exports", async || waiting.exports().await).await;
+    eventually(LIMIT, "its own fence counts", async || fence().await == Some(Duration::from_secs(3))).await;
 }

@@ -1,18 +1,18 @@
 //! Hot standbys and promotions, with real streaming replication: who is refused, who withdraws, and what each exporter
 //! says that it proves while two primaries live.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection, PgPool};
 
+use crate::support::keys::{FENCE, HEARTBEAT_TIMEOUT, IDLE_SESSION, INTERVAL, ON_FAILURE, TCP_USER};
 use crate::support::{
-    Collector, Config, History, Proxy, Replication, ServerIdentity, eventually, lock_holders, make_standby, server,
-    server_identity, throughout,
+    Collector, Config, History, Proxy, Replication, ServerIdentity, eventually, exit_without_lock, lock_holders,
+    make_standby, server, server_identity, slow_down, throughout,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
-const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
-const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
 
 /// The reason under which a hot standby is refused.
 const HOT_STANDBY: &str = "hot_standby";
@@ -45,6 +45,25 @@ async fn proved_identity(collector: &Collector) -> Option<ServerIdentity> {
     })
 }
 
+/// Of one answer, the server that it names as the one that granted the lock, and the queues that it exports.
+fn exported(metrics: &str) -> Option<(ServerIdentity, BTreeSet<&str>)> {
+    let ready = metrics.lines().filter(|line| line.starts_with("queue_messages_ready{"));
+    let queues: BTreeSet<_> = ready.map(|line| line.split('"').nth(1).unwrap()).collect();
+    if queues.is_empty() {
+        return None;
+    }
+    let info = metrics.lines().find_map(|line| line.strip_prefix("retsu_collector_term_info{"));
+    let values: Vec<_> = info.unwrap_or_else(|| panic!("no term in\n{metrics}")).split('"').collect();
+    let identity =
+        ServerIdentity { system_identifier: values[1].parse().unwrap(), timeline: Some(values[3].parse().unwrap()) };
+    Some((identity, queues))
+}
+
+async fn create_queue(url: &str, name: &str) {
+    let mut writer = PgConnection::connect(url).await.unwrap();
+    sqlx::query("INSERT INTO queue (name) VALUES ($1)").bind(name).execute(&mut writer).await.unwrap();
+}
+
 /// Waits until a collector exports for `identity`.
 async fn wait_for_identity(collector: &Collector, identity: ServerIdentity) {
     collector.wait_until_serving(LIMIT).await;
@@ -60,12 +79,7 @@ async fn under_exit_a_replica_is_refused_by_name_and_nothing_is_taken() {
     let url = replication.standby_url("queues");
     let observer = PgPool::connect(&url).await.unwrap();
     let mut collector = Collector::start(&url, |config| _ = config.set(ON_FAILURE, "exit"));
-    eventually(LIMIT, "it has ended, and held no lock meanwhile", async || {
-        assert_eq!(lock_holders(&observer).await, 0);
-        !collector.is_running()
-    })
-    .await;
-    let status = collector.wait_exit(LIMIT).await;
+    let status = exit_without_lock(&mut collector, &observer, LIMIT).await;
     assert!(status.code().is_some_and(|code| code != 0), "{status}");
     collector.wait_for_log(HOT_STANDBY, LIMIT).await;
 }
@@ -123,16 +137,20 @@ async fn while_two_primaries_live_each_exporter_names_the_one_that_it_proves() {
     let after = server_identity(&urls[1]).await;
     assert_eq!(after, ServerIdentity { timeline: Some(2), ..before });
     wait_for_identity(&collectors[1], after).await;
-    let said = async || [proved_identity(&collectors[0]).await, proved_identity(&collectors[1]).await];
     eventually(LIMIT, "both export: the invariant is one for each primary", async || {
-        said().await == [Some(before), Some(after)]
+        [proved_identity(&collectors[0]).await, proved_identity(&collectors[1]).await] == [Some(before), Some(after)]
     })
     .await;
-    throughout(Duration::from_secs(3), "neither says of one what is true of the other", async || {
-        let [old, new] = said().await;
-        old.is_none_or(|old| old == before) && new.is_none_or(|new| new == after)
-    })
-    .await;
+    // From here on the values tell where they were read.
+    for (url, name) in urls.iter().zip(["old", "new"]) {
+        create_queue(url, name).await;
+    }
+    for (collector, of_it) in collectors.iter().zip([(before, "old"), (after, "new")]) {
+        let wanted = Some((of_it.0, BTreeSet::from([of_it.1])));
+        let exports = async || collector.metrics().await.is_some_and(|metrics| exported(&metrics) == wanted);
+        eventually(LIMIT, &format!("it exports the queue {}", of_it.1), exports).await;
+        throughout(Duration::from_secs(2), "it names the server that it reads", exports).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,20 +161,36 @@ async fn a_leader_whose_address_is_switched_never_exports_for_a_server_that_it_c
     let leader = Collector::start(&through, step_down);
     wait_for_identity(&leader, old).await;
     replication.promote().await;
+    for (url, name) in [(replication.primary.url("queues"), "old"), (replication.standby_url("queues"), "new")] {
+        create_queue(&url, name).await;
+    }
     proxy.retarget(replication.standby.port());
     let new = server_identity(&through).await;
     assert_eq!(new.timeline, Some(2), "new connections reach the promoted server");
     // Its session is still one of the old primary, which lives. A proof that happens to come from another connection
     // meets the promoted server, ends the term, and the next one begins there.
+    let of = |queue| BTreeSet::from([queue]);
+    let is_right = |metrics: &str| match exported(metrics) {
+        Some((identity, queues)) => {
+            (identity == old && queues == of("old")) || (identity == new && queues == of("new"))
+        }
+        None => true,
+    };
+    let exports = async |queue| {
+        leader.metrics().await.is_some_and(|metrics| exported(&metrics).is_some_and(|(_, queues)| queues == of(queue)))
+    };
+    eventually(LIMIT, "it exports a queue of one of them", async || exports("old").await || exports("new").await).await;
     let history = History::watch(&[&leader]);
-    throughout(Duration::from_secs(4), "it exports for a primary that it proves, or not at all", async || {
-        proved_identity(&leader).await.is_none_or(|identity| [old, new].contains(&identity))
-    })
-    .await;
+    let names_what_it_reads = async || history.exposition(0).is_none_or(|metrics| is_right(&metrics));
+    throughout(Duration::from_secs(4), "it names the primary that it reads", names_what_it_reads).await;
     proxy.cut();
     eventually(LIMIT, "it has withdrawn", async || !leader.exports().await).await;
     proxy.mend();
-    wait_for_identity(&leader, new).await;
+    eventually(LIMIT, "it exports the queue of the promoted server, and names it", async || {
+        assert!(names_what_it_reads().await, "it names another server than it reads");
+        exports("new").await
+    })
+    .await;
     eventually(LIMIT, "the gap has an end", async || !history.so_far().gaps().is_empty()).await;
     history.finish("address switched to the promoted server");
 }
@@ -165,23 +199,31 @@ async fn a_leader_whose_address_is_switched_never_exports_for_a_server_that_it_c
 async fn a_witness_that_reaches_the_promoted_server_ends_the_term_on_the_old_one() {
     let replication = Replication::start("queues").await;
     let (proxy, through) = Proxy::start(&replication.primary.url("queues")).await;
-    let leader = Collector::start(&through, step_down);
+    // A new connection may take seconds on a busy machine: a late proof would end the term for another reason.
+    let leader = Collector::start(&through, |config| {
+        config
+            .set(ON_FAILURE, "step_down")
+            .set(FENCE, 8)
+            .set(HEARTBEAT_TIMEOUT, 6)
+            .set(IDLE_SESSION, 14)
+            .set(TCP_USER, 6);
+    });
     wait_for_identity(&leader, server_identity(&through).await).await;
     replication.promote().await;
     proxy.retarget(replication.standby.port());
     let new = server_identity(&through).await;
+    let old_primary = PgPool::connect(&replication.primary.url("queues")).await.unwrap();
+    // A witness of before, during a refresh that was slow by itself, would still lead to the old primary.
+    let end_others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+         WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() \
+         AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')";
+    sqlx::query(end_others).execute(&old_primary).await.unwrap();
     // A refresh that takes longer than a heartbeat asks another connection for the proof.
-    let mut old_primary = PgConnection::connect(&replication.primary.url("queues")).await.unwrap();
-    for statement in ["ALTER TABLE queue RENAME TO queue_fast", SLOW_QUEUE] {
-        sqlx::query(statement).execute(&mut old_primary).await.unwrap();
-    }
+    slow_down(&old_primary, 4.5).await;
     leader.wait_for_log("leadership lost", LIMIT).await;
     assert_eq!(leader.count_in_log("timeline 2, the lock was granted by"), 1, "the reason is the other timeline");
     wait_for_identity(&leader, new).await;
 }
-
-/// A relation in whose place every refresh takes seconds.
-const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast WHERE (SELECT pg_sleep(5) IS NOT NULL)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_of_the_old_primary_leads_on_the_promoted_one_when_the_old_one_is_gone() {

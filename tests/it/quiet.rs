@@ -6,22 +6,16 @@ use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
-use crate::support::{Collector, Database, eventually, queue_database};
+use crate::support::keys::{INTERVAL, ON_FAILURE, RETRY, TIMEOUT};
+use crate::support::{Collector, Config, eventually, queue_database, role, slow_down, speed_up};
 
 const LIMIT: Duration = Duration::from_secs(30);
-const RETRY: &str = "worker.queue.state_metrics_collector.leadership_retry_interval_seconds";
-const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
-const TIMEOUT: &str = "worker.queue.state_metrics_collector.refresh_timeout_seconds";
-const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
 
 /// `lease.idle_session_timeout_seconds` by default.
 const IDLE_SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The longest that one statement of the election may be seen at work on a busy machine.
 const LONGEST_STATEMENT: f64 = 2.0;
-
-/// A relation in whose place the refresh takes seconds.
-const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast WHERE (SELECT pg_sleep(4) IS NOT NULL)";
 
 const HELD_ONCE: &str = "retsu_collector_election_attempts_total{outcome=\"held\"} 1\n";
 
@@ -37,19 +31,6 @@ struct Session {
     locks: i64,
     /// When its last statement began; tells one statement from the next.
     statement: String,
-}
-
-/// The URL of a role of its own, so that its sessions can be told from all others.
-async fn url_of_role(database: &Database, observer: &PgPool, role: &str) -> (String, String) {
-    let role = format!("{role}_{}", database.name());
-    sqlx::query(AssertSqlSafe(format!("CREATE ROLE {role} LOGIN PASSWORD 'quiet' IN ROLE pg_read_all_data")))
-        .execute(observer)
-        .await
-        .unwrap();
-    let mut url = url::Url::parse(&database.url()).unwrap();
-    url.set_username(&role).unwrap();
-    url.set_password(Some("quiet")).unwrap();
-    (url.into(), role)
 }
 
 /// The sessions of a role.
@@ -98,7 +79,9 @@ fn gauge(metrics: &str, name: &str) -> u64 {
 async fn a_standby_holds_nothing_while_it_waits_and_keeps_its_pooled_session_through_long_waits() {
     let database = queue_database().await;
     let observer = database.pool().await;
-    let (url, role) = url_of_role(&database, &observer, "standby").await;
+    // A role of its own tells its sessions from all others.
+    let name = format!("standby_{}", database.name());
+    let url = role(&database.url(), &name).await;
     let mut holder = PgConnection::connect(&database.url()).await.unwrap();
     sqlx::query("SELECT pg_advisory_lock(1919251571, 1901294689)").execute(&mut holder).await.unwrap();
     // A wait that outlasts the limit of the lock session: the limit must not have stayed on the session.
@@ -107,13 +90,13 @@ async fn a_standby_holds_nothing_while_it_waits_and_keeps_its_pooled_session_thr
     standby.wait_until_serving(LIMIT).await;
     eventually(LIMIT, "the first attempt found the lock held, and its look for a pooler is over", async || {
         standby.metrics().await.is_some_and(|metrics| metrics.contains(HELD_ONCE))
-            && sessions(&observer, &role).await.len() == 1
+            && sessions(&observer, &name).await.len() == 1
     })
     .await;
     let (mut backends, mut looks, mut at_work) = (HashSet::new(), 0, 0);
     let mut attempts = 0;
     eventually(4 * wait, "two more attempts found the lock held", async || {
-        for session in sessions(&observer, &role).await {
+        for session in sessions(&observer, &name).await {
             assert_quiet(&session, 0);
             looks += 1;
             at_work += u32::from(session.state == "active");
@@ -139,7 +122,9 @@ async fn a_standby_holds_nothing_while_it_waits_and_keeps_its_pooled_session_thr
 async fn nothing_on_the_leader_holds_xmin_back_between_refreshes_heartbeats_and_witnesses_included() {
     let database = queue_database().await;
     let observer = database.pool().await;
-    let (url, role) = url_of_role(&database, &observer, "leader").await;
+    // A role of its own tells its sessions from all others.
+    let name = format!("leader_{}", database.name());
+    let url = role(&database.url(), &name).await;
     let leader =
         Collector::start(&url, |config| _ = config.set(INTERVAL, 6).set(TIMEOUT, 20).set(ON_FAILURE, "step_down"));
     eventually(LIMIT, "it exports", async || leader.exports().await).await;
@@ -148,12 +133,10 @@ async fn nothing_on_the_leader_holds_xmin_back_between_refreshes_heartbeats_and_
     let holder: i32 = sqlx::query_scalar(holder).fetch_one(&observer).await.unwrap();
 
     // A slow refresh brings the witness on.
-    for statement in ["ALTER TABLE queue RENAME TO queue_fast", SLOW_QUEUE] {
-        sqlx::query(statement).execute(&observer).await.unwrap();
-    }
+    slow_down(&observer, 4.0).await;
     let mut witnesses = HashSet::new();
     eventually(LIMIT, "a witness proves the lock more than once during one refresh", async || {
-        let sessions = sessions(&observer, &role).await;
+        let sessions = sessions(&observer, &name).await;
         let refreshing = sessions.iter().any(|session| session.pid == holder && session.transaction_age > Some(0.5));
         for session in sessions.into_iter().filter(|session| session.pid != holder) {
             assert_quiet(&session, 0);
@@ -164,16 +147,12 @@ async fn nothing_on_the_leader_holds_xmin_back_between_refreshes_heartbeats_and_
         witnesses.len() >= 3
     })
     .await;
-    let mut transaction = observer.begin().await.unwrap();
-    for statement in ["DROP VIEW queue", "ALTER TABLE queue_fast RENAME TO queue"] {
-        sqlx::query(statement).execute(&mut *transaction).await.unwrap();
-    }
-    transaction.commit().await.unwrap();
+    speed_up(&observer).await;
 
     let began = Instant::now();
     let (mut looks, mut all_idle, mut heartbeats) = (0, 0, HashSet::new());
     while began.elapsed() < Duration::from_secs(8) {
-        let sessions = sessions(&observer, &role).await;
+        let sessions = sessions(&observer, &name).await;
         for session in &sessions {
             assert_quiet(session, i64::from(session.pid == holder));
             if session.pid == holder {
@@ -194,7 +173,7 @@ async fn nothing_on_the_leader_holds_xmin_back_between_refreshes_heartbeats_and_
 async fn an_index_is_created_concurrently_while_a_leader_and_a_standby_run() {
     let database = queue_database().await;
     let observer = database.pool().await;
-    let configure = |config: &mut crate::support::Config| {
+    let configure = |config: &mut Config| {
         config.set(RETRY, 0.1).set(INTERVAL, 0.2).set(ON_FAILURE, "step_down");
     };
     let leader = Collector::start(&database.url(), configure);

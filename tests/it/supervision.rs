@@ -6,11 +6,10 @@ use std::time::Duration;
 use retsu_collector::election::ACQUIRED;
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
-use crate::support::{Collector, EXECUTABLE, eventually, free_port, queue_database, throughout};
+use crate::support::keys::{INTERVAL, ON_FAILURE, TIMEOUT};
+use crate::support::{Collector, EXECUTABLE, eventually, free_port, queue_database, slow_down, throughout};
 
 const LIMIT: Duration = Duration::from_secs(30);
-const INTERVAL: &str = "worker.queue.state_metrics_collector.collection_interval_seconds";
-const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_refresh_ends_the_process_and_its_endpoint_with_it() {
@@ -178,21 +177,12 @@ async fn queues_past_the_budget_are_warned_of_once_per_change() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refresh_slower_than_the_interval_leaves_no_gap_between_two_snapshots() {
     let database = queue_database().await;
-    let pool = database.pool().await;
-    // Every refresh takes a second: the query reads a view that waits.
-    for statement in ["ALTER TABLE queue RENAME TO queue_fast", SLOW_QUEUE] {
-        sqlx::query(statement).execute(&pool).await.unwrap();
-    }
-    let collector = Collector::start(&database.url(), |config| {
-        config.set(INTERVAL, "0.1").set("worker.queue.state_metrics_collector.refresh_timeout_seconds", "1.5");
-    });
+    slow_down(&database.pool().await, 0.4).await;
+    let collector = Collector::start(&database.url(), |config| _ = config.set(INTERVAL, 0.1).set(TIMEOUT, 1.5));
     eventually(LIMIT, "it exports", async || collector.exports().await).await;
     throughout(Duration::from_secs(5), "it goes on exporting", async || collector.exports().await).await;
     assert!(collector.count_in_log("the refresh took longer than its interval") > 2);
 }
-
-const SLOW_QUEUE: &str = "CREATE VIEW queue AS SELECT * FROM queue_fast \
-    WHERE (SELECT pg_sleep(0.4) IS NOT NULL)";
 
 #[test]
 fn output_that_cannot_be_written_is_a_failure_with_a_documented_exit_code() {

@@ -6,14 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use retsu_collector::clock::BootInstant;
 use retsu_collector::config::ManagementSettings;
+use retsu_collector::election::Lease;
+use retsu_collector::exposition::Rendered;
 use retsu_collector::http::{Limits, bind, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use warp::Filter;
 use warp::reply::Response;
 
-use super::{PATIENCE, Reply, Server, exchange_with_body, live_on, read_all};
+use super::{PATIENCE, Reply, Server, exchange_with_body, live_on, read_all, snapshot_of};
+use crate::exposition::INTERVAL;
 use crate::support::{eventually, throughout};
 
 const LARGE: usize = 10_000;
@@ -248,21 +252,77 @@ async fn pipelined_requests_are_answered_in_order() {
     assert_eq!(statuses, ["200", "404", "200"]);
 }
 
+/// An answer with queue state of which the first bytes have been read. No buffer between holds all of the rest.
+struct Stalled {
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Stalled {
+    async fn begin(server: &Server) -> Self {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut read = vec![0; 1024];
+        stream.read_exact(&mut read).await.unwrap();
+        Self { stream, read }
+    }
+
+    /// Reads on to the end. Returns how many bytes of the body came, and how many were announced.
+    async fn finish(mut self) -> (usize, usize) {
+        self.read.extend(read_all(&mut self.stream).await);
+        let reply = Reply::parse(&self.read);
+        (reply.body.len(), reply.header("content-length").unwrap().parse().unwrap())
+    }
+}
+
 #[tokio::test]
 async fn a_withdrawal_breaks_off_the_queue_state_of_an_answer_that_is_read_slowly() {
     let server = Server::start(Limits::default());
     server.publish(LARGE);
-    let mut stream = server.connect().await;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
-    let mut first = [0; 1024];
-    stream.read_exact(&mut first).await.unwrap();
+    let stalled = Stalled::begin(&server).await;
     server.publication.withdraw();
-    let mut answer = first.to_vec();
-    answer.extend(read_all(&mut stream).await);
-    let reply = Reply::parse(&answer);
-    let length: usize = reply.header("content-length").unwrap().parse().unwrap();
-    assert!(reply.body.len() < length, "all {length} bytes were sent");
+    let (sent, announced) = stalled.finish().await;
+    assert!(sent < announced, "all {announced} bytes were sent");
     assert!(server.get("/metrics").await.header("content-length").unwrap().parse::<usize>().unwrap() < LARGE);
+}
+
+/// What was published ends two seconds later, in the middle of an answer, by its fence or by its age. It ends for that
+/// answer even when another refresh has been published meanwhile, in the same term or in another.
+#[tokio::test]
+async fn an_answer_is_broken_off_at_its_own_fence_and_at_its_own_expiry_whatever_is_published_meanwhile() {
+    const SHORT: Duration = Duration::from_secs(2);
+    const LONG: Duration = Duration::from_secs(600);
+    for (fence, expiry, next_term) in
+        [(SHORT, LONG, None), (SHORT, LONG, Some(true)), (LONG, SHORT, None), (LONG, SHORT, Some(false))]
+    {
+        let server = Server::start(Limits::default());
+        // Rendering takes seconds on a busy machine.
+        let [first, second] = [(); 2].map(|()| Rendered::new(&snapshot_of(LARGE), INTERVAL));
+        let published = BootInstant::now();
+        let lease = Arc::new(Lease::new(BootInstant::BOOT, published + fence));
+        server.publication.publish(first, Arc::clone(&lease), published + expiry);
+        let stalled = Stalled::begin(&server).await;
+        if let Some(next_term) = next_term {
+            let another = Arc::new(Lease::new(BootInstant::BOOT, published + LONG));
+            let lease = if next_term { another } else { lease };
+            server.publication.publish(second, lease, published + LONG);
+        }
+        eventually(PATIENCE, "what was published first has ended", async || BootInstant::now() > published + SHORT)
+            .await;
+        let (sent, announced) = stalled.finish().await;
+        assert!(announced > LARGE, "an answer with queue state");
+        assert!(sent < announced, "{fence:?}, {expiry:?}, {next_term:?}: all {announced} bytes were sent");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_goes_on_within_its_own_lease_when_the_next_refresh_is_published() {
+    let server = Server::start(Limits::default());
+    server.publish(LARGE);
+    let stalled = Stalled::begin(&server).await;
+    server.publish(1);
+    let (sent, announced) = stalled.finish().await;
+    assert_eq!(sent, announced);
 }
 
 #[tokio::test]

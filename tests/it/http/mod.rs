@@ -120,8 +120,7 @@ impl Server {
     }
 
     fn publish(&self, queues: usize) {
-        let names: Vec<String> = (0..queues).map(|n| format!("tenant-{n:05}.emails_outbound")).collect();
-        let snapshot = snapshot(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let snapshot = snapshot_of(queues);
         self.metrics.refresh_succeeded(&snapshot);
         self.publish_until(&snapshot, BootInstant::now() + Duration::from_secs(600));
     }
@@ -162,6 +161,12 @@ impl Server {
         let mut task = self.task.lock().await;
         tokio::time::timeout(PATIENCE, &mut *task).await.expect("the server ends").unwrap()
     }
+}
+
+/// A refresh that found this many queues.
+fn snapshot_of(queues: usize) -> Snapshot {
+    let names: Vec<String> = (0..queues).map(|n| format!("tenant-{n:05}.emails_outbound")).collect();
+    snapshot(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 struct Reply {

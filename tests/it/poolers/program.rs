@@ -3,22 +3,12 @@
 use std::time::Duration;
 
 use retsu_collector::election::ACQUIRED;
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, PgConnection};
 
-use crate::support::{
-    Collector, Database, History, PgBouncer, Proxy, eventually, lock_holders, queue_database, throughout,
-};
+use crate::support::keys::ON_FAILURE;
+use crate::support::{Collector, History, Proxy, eventually, exit_without_lock, lock_holders, pooled, throughout};
 
 const LIMIT: Duration = Duration::from_secs(30);
-const ON_FAILURE: &str = "worker.queue.state_metrics_collector.on_refresh_failure";
-
-/// A database with the tables of a queue, somebody who looks at it directly, and a pooler before it.
-async fn pooled(mode: &str, settings: &[(&str, &str)]) -> (Database, PgPool, PgBouncer) {
-    let database = queue_database().await;
-    let observer = database.pool().await;
-    let pooler = PgBouncer::start(&database.url(), database.socket_dir().as_ref(), mode, settings).await;
-    (database, observer, pooler)
-}
 
 fn start(url: &str, on_failure: &str) -> Collector {
     Collector::start(url, |config| _ = config.set(ON_FAILURE, on_failure))
@@ -29,10 +19,9 @@ async fn under_exit_a_pooler_in_transaction_or_statement_mode_ends_the_program_w
     for mode in ["transaction", "statement"] {
         let (_database, observer, pooler) = pooled(mode, &[]).await;
         let mut collector = start(&pooler.url(), "exit");
-        throughout(Duration::from_secs(1), "nobody holds the lock", async || lock_holders(&observer).await == 0).await;
-        assert_eq!(collector.wait_exit(LIMIT).await.code(), Some(2), "{mode}");
-        assert!(collector.count_in_log(&format!("{mode}_pooler")) > 0);
-        assert_eq!((collector.count_in_log(ACQUIRED), lock_holders(&observer).await), (0, 0), "{mode}");
+        assert_eq!(exit_without_lock(&mut collector, &observer, LIMIT).await.code(), Some(2), "{mode}");
+        collector.wait_for_log(&format!("{mode}_pooler"), LIMIT).await;
+        assert_eq!(collector.count_in_log(ACQUIRED), 0, "{mode}");
     }
 }
 

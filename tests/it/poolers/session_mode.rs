@@ -3,19 +3,12 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
-use crate::support::{Database, PgBouncer, database, eventually, lock_holders, throughout};
+use crate::support::{PgBouncer, eventually, lock_holders, pooled, throughout};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const LOCK: &str = "SELECT pg_advisory_lock(1919251571, 1901294689)";
-
-async fn pooled(settings: &[(&str, &str)]) -> (Database, PgPool, PgBouncer) {
-    let database = database().await;
-    let observer = database.pool().await;
-    let pooler = PgBouncer::start(&database.url(), database.socket_dir().as_ref(), "session", settings).await;
-    (database, observer, pooler)
-}
 
 async fn locked(pooler: &PgBouncer) -> PgConnection {
     let mut session = PgConnection::connect(&pooler.url()).await.unwrap();
@@ -25,7 +18,7 @@ async fn locked(pooler: &PgBouncer) -> PgConnection {
 
 #[tokio::test]
 async fn the_start_up_parameter_of_the_driver_must_be_ignored_by_the_pooler() {
-    let (_database, _observer, pooler) = pooled(&[("ignore_startup_parameters", "")]).await;
+    let (_database, _observer, pooler) = pooled("session", &[("ignore_startup_parameters", "")]).await;
     let error = PgConnection::connect(&pooler.url()).await.unwrap_err().to_string();
     assert!(error.contains("unsupported startup parameter: extra_float_digits"), "{error}");
     let options: PgConnectOptions = pooler.url().parse().unwrap();
@@ -37,13 +30,13 @@ async fn the_start_up_parameter_of_the_driver_must_be_ignored_by_the_pooler() {
 
 #[tokio::test]
 async fn the_lock_is_freed_by_the_reset_query_and_by_nothing_else() {
-    let (_database, observer, pooler) = pooled(&[]).await;
+    let (_database, observer, pooler) = pooled("session", &[]).await;
     locked(&pooler).await.close().await.unwrap();
     eventually(LIMIT, "DISCARD ALL frees it", async || lock_holders(&observer).await == 0).await;
     drop(locked(&pooler).await);
     eventually(LIMIT, "also after a socket that just closed", async || lock_holders(&observer).await == 0).await;
 
-    let (_database, observer, pooler) = pooled(&[("server_reset_query", "")]).await;
+    let (_database, observer, pooler) = pooled("session", &[("server_reset_query", "")]).await;
     locked(&pooler).await.close().await.unwrap();
     throughout(Duration::from_secs(2), "the server connection keeps it", async || lock_holders(&observer).await == 1)
         .await;
@@ -55,7 +48,7 @@ async fn the_lock_is_freed_by_the_reset_query_and_by_nothing_else() {
 
 #[tokio::test]
 async fn the_limit_of_an_idle_session_acts_through_the_pooler() {
-    let (_database, observer, pooler) = pooled(&[]).await;
+    let (_database, observer, pooler) = pooled("session", &[]).await;
     let mut session = locked(&pooler).await;
     session.execute("SET idle_session_timeout = '500ms'").await.unwrap();
     eventually(LIMIT, "the lock is free", async || lock_holders(&observer).await == 0).await;
@@ -64,7 +57,7 @@ async fn the_limit_of_an_idle_session_acts_through_the_pooler() {
 
 #[tokio::test]
 async fn tcp_settings_are_those_between_pooler_and_server() {
-    let (_database, _observer, pooler) = pooled(&[]).await;
+    let (_database, _observer, pooler) = pooled("session", &[]).await;
     let mut session = PgConnection::connect(&pooler.url()).await.unwrap();
     for (name, value) in [("tcp_user_timeout", "2500"), ("tcp_keepalives_idle", "1"), ("tcp_keepalives_count", "2")] {
         session.execute(AssertSqlSafe(format!("SET {name} = '{value}'"))).await.unwrap();

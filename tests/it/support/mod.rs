@@ -2,6 +2,7 @@
 //!
 //! The PostgreSQL version is `RETSU_TEST_POSTGRESQL_VERSION`, by default the newest.
 
+pub(crate) mod keys;
 mod pgbouncer;
 mod postgres;
 mod process;
@@ -10,8 +11,11 @@ mod replication;
 mod scrape;
 mod wait;
 
-pub(crate) use pgbouncer::PgBouncer;
-pub(crate) use postgres::{Database, Server, database, lock_holders, postgresql_version, queue_database, server};
+pub(crate) use pgbouncer::{PgBouncer, pooled};
+pub(crate) use postgres::{
+    Database, Server, database, exit_without_lock, lock_holders, open, postgresql_version, queue_database, role,
+    server, slow_down, speed_up,
+};
 pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use replication::{Replication, ServerIdentity, make_standby, server_identity};

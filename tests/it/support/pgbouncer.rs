@@ -9,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
+use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use super::free_port;
+use super::{Database, free_port, queue_database};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -31,6 +32,14 @@ pub(crate) struct PgBouncer {
     owner: Option<(u32, u32)>,
     settings: Vec<(String, String)>,
     process: Child,
+}
+
+/// A database with the tables of a queue, somebody who looks at it directly, and a pooler before it.
+pub(crate) async fn pooled(mode: &str, settings: &[(&str, &str)]) -> (Database, PgPool, PgBouncer) {
+    let database = queue_database().await;
+    let observer = database.pool().await;
+    let pooler = PgBouncer::start(&database.url(), database.socket_dir().as_ref(), mode, settings).await;
+    (database, observer, pooler)
 }
 
 impl PgBouncer {

@@ -1,14 +1,18 @@
 //! Embedded PostgreSQL servers and fresh databases on them.
 
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use retsu_collector::config::{DatabaseSettings, DatabaseSource};
+use retsu_collector::database;
 use retsu_collector::demo::server::{EmbeddedServer, NEWEST_POSTGRESQL, Ready, ServerOptions, ShutdownMode};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
 use tokio::sync::OnceCell;
 
-use super::EXECUTABLE;
+use super::{Collector, EXECUTABLE};
 
 /// The version that this run of the tests is for.
 pub(crate) fn postgresql_version() -> String {
@@ -43,6 +47,57 @@ pub(crate) async fn lock_holders(observer: &PgPool) -> i64 {
     .fetch_one(observer)
     .await
     .unwrap()
+}
+
+/// Waits until a collector has ended, and fails the test as soon as anybody holds an advisory lock meanwhile.
+pub(crate) async fn exit_without_lock(collector: &mut Collector, observer: &PgPool, limit: Duration) -> ExitStatus {
+    super::eventually(limit, "the process has ended", async || {
+        assert_eq!(lock_holders(observer).await, 0, "the lock is taken");
+        !collector.is_running()
+    })
+    .await;
+    // What was taken at the very end would still be there.
+    assert_eq!(lock_holders(observer).await, 0, "the lock is taken");
+    collector.wait_exit(limit).await
+}
+
+/// The pool of the program itself, of ten connections.
+pub(crate) fn open(url: &str) -> database::Database {
+    database::Database::open(DatabaseSettings {
+        source: DatabaseSource::Url(url.to_owned().into()),
+        max_connections: 10,
+        acquire_timeout: Duration::from_secs(20),
+    })
+    .unwrap()
+}
+
+/// Creates a role that may read everything on the server of `url`, and returns the same URL for it. The name must be
+/// unique on that server.
+pub(crate) async fn role(url: &str, name: &str) -> String {
+    let mut superuser = PgConnection::connect(url).await.unwrap();
+    let create = format!("CREATE ROLE {name} LOGIN PASSWORD 'role' IN ROLE pg_read_all_data");
+    superuser.execute(AssertSqlSafe(create)).await.unwrap();
+    superuser.close().await.unwrap();
+    let mut url = url::Url::parse(url).unwrap();
+    url.set_username(name).unwrap();
+    url.set_password(Some("role")).unwrap();
+    url.into()
+}
+
+/// Makes a refresh of queue state wait for `seconds` every time it reads the queues, which it does twice, until
+/// [`speed_up`].
+pub(crate) async fn slow_down(observer: &PgPool, seconds: f32) {
+    // One message is one transaction: no refresh meets a database without the relation.
+    let statements = format!(
+        "ALTER TABLE queue RENAME TO queue_fast; \
+         CREATE VIEW queue AS SELECT * FROM queue_fast WHERE (SELECT pg_sleep({seconds}) IS NOT NULL)"
+    );
+    observer.execute(sqlx::raw_sql(AssertSqlSafe(statements))).await.unwrap();
+}
+
+/// Ends what [`slow_down`] began.
+pub(crate) async fn speed_up(observer: &PgPool) {
+    observer.execute("DROP VIEW queue; ALTER TABLE queue_fast RENAME TO queue").await.unwrap();
 }
 
 /// A server of its own, for tests that restart it.
@@ -220,4 +275,4 @@ async fn dropping_a_server_in_the_middle_of_its_start_leaves_nothing() {
     super::eventually(LIMIT, "its processes are gone", async || super::processes_with(&mark).is_empty()).await;
 }
 
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use retsu_collector::demo::watch::{GetError, get};
+use retsu_collector::election::Fault;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The program under test.
@@ -190,6 +191,14 @@ impl Collector {
     /// Whether the process has not ended.
     pub(crate) fn is_running(&mut self) -> bool {
         self.process.try_wait().unwrap().is_none()
+    }
+
+    /// The bound that it declares for the time without gauges after `fault`.
+    pub(crate) async fn bound(&self, fault: Fault) -> Duration {
+        let series = format!("retsu_collector_failover_bound_seconds{{fault=\"{}\"}} ", fault.label());
+        let metrics = self.metrics().await.unwrap();
+        let seconds = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        Duration::from_secs_f64(seconds.unwrap_or_else(|| panic!("no {series}in\n{metrics}")).parse().unwrap())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use retsu_collector::demo::history;
 use retsu_collector::demo::watch::Watch;
@@ -30,6 +31,16 @@ impl History {
     /// The history up to now.
     pub(crate) fn so_far(&self) -> history::History {
         self.watch.history()
+    }
+
+    /// The present instant on the clock of its scrapes.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.watch.elapsed()
+    }
+
+    /// The last exposition of a collector, by place in the list; `None` when it did not answer.
+    pub(crate) fn exposition(&self, target: usize) -> Option<String> {
+        self.watch.exposition(target)
     }
 
     /// Ends the scrapes, prints every gap and overlap under `title`, and returns the history.
