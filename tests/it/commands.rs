@@ -255,7 +255,7 @@ fn session_options_that_contradict_the_limits_are_refused_before_anything_is_tak
 fn check_prints_the_declared_bound_and_stays_a_configuration() {
     let retry = variable("leadership_retry_interval_seconds");
     let (report, _) = said(program(&["check"]).env("PGHOST", "db").env(&retry, "2"), 0);
-    for line in ["#   network_cut                9.503    19.000", "#   server_restarted           5.503    12.500"] {
+    for line in ["#   network_cut                9.503    19.000", "#   server_restarted           6.503    13.500"] {
         assert!(report.lines().any(|found| found == line), "{line:?} is not in\n{report}");
     }
     assert!(report.contains("restart delay of the platform"), "{report}");

@@ -347,10 +347,11 @@ fn presence(family: &str, standby: &str) -> &'static str {
         "retsu_collector_http_requests_total" | "retsu_collector_http_request_duration_seconds" => {
             "every replica, from the first request"
         }
+        "retsu_collector_terms_lost_total" => "from the first term that ended in a failure",
         "retsu_collector_refresh_failures_total" => "from the first failed refresh",
         "retsu_collector_last_refresh_timestamp_seconds" => "from the first successful refresh",
         "queue_state_collection_failures_total" | "queue_state_collection_duration_seconds" => "from the first refresh",
-        "queue_state_collection_success" => "the leader; with 0, a replica whose refresh failed",
+        "queue_state_collection_success" => "the leader; with 0, a replica whose refresh or proof failed",
         "retsu_collector_term" | "retsu_collector_term_info" | "retsu_collector_term_timeline" => {
             "the holder of the lock, from the grant on"
         }
@@ -393,6 +394,7 @@ async fn metrics_md_lists_what_the_code_exports() {
     let leader = Replica::sampled().await;
     leader.metrics.http_request("/metrics", "200", Duration::from_millis(1));
     leader.metrics.refusal(Some("hot_standby"));
+    leader.metrics.term_lost("proof_late");
     leader.fail();
     leader.lead(&["emails"]);
     let expected = documentation(&standby.text(), &leader.text());

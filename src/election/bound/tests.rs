@@ -246,7 +246,8 @@ const fn detection(fault: Fault) -> (&'static str, &'static str) {
             ("max(S, K + C)", "max(S, K + C, min(R, K) + U + 0.5 s)")
         }
         Fault::NetworkCutToClient => ("max(H + U + 0.5 s, K + C)", "max(H + U + 0.5 s, K + C, R + U + 0.5 s)"),
-        Fault::ServerRestarted | Fault::BackendTerminated | Fault::ServerClockStepped => ("0", "0"),
+        Fault::ServerRestarted => ("1 s", "1 s"),
+        Fault::BackendTerminated | Fault::ServerClockStepped => ("0", "0"),
         Fault::PausedIdle => ("S", "S"),
         Fault::PausedInRefresh => ("R + S", "R + S"),
     }
