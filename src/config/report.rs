@@ -109,7 +109,9 @@ const DETAILS: &str = "## Rules
   twice in one source, a list or a mapping where one value is expected, and anything that is not UTF-8.
 - The keys of `lease` have to hold together; one that does not is refused with the rule and the nearest value that
   passes. The server gets its limits in whole milliseconds, rounded up.
-- Only a value that takes effect is validated, names are everywhere. All problems are reported at once.
+- Only a value that takes effect is validated, names are everywhere. All problems are reported at once,
+  except for the inequalities of the lease, which are looked at when the keys of the collector hold by themselves, and for
+  files, which are read when the configuration holds.
 
 ## The database
 

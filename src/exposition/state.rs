@@ -35,7 +35,7 @@ pub(super) fn render(
 
 fn success(out: &mut String, value: f64, interval: Duration) {
     let help = format!(
-        "Whether queue state is collected: 0 after a failed refresh or a lost lease, until somebody leads. {}",
+        "Whether queue state is collected: 0 after a failed refresh or a lost lease, until another is seen to hold the lock. {}",
         cadence(interval)
     );
     text::gauge(out, "queue_state_collection_success", &help, value);
