@@ -245,6 +245,7 @@ async fn a_standby_of_the_old_primary_leads_on_the_promoted_one_when_the_old_one
         [proved_identity(&leader).await, proved_identity(&standby).await].iter().flatten().any(|&said| said == new)
     })
     .await;
+    eventually(LIMIT, "its gauges are seen", async || history.exporting().len() == 1).await;
     let history = history.finish("primary lost, replica promoted");
     assert_eq!(history.overlaps(), []);
     assert_eq!(history.gaps().len(), 1, "{:?}", history.gaps());
