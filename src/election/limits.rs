@@ -3,6 +3,8 @@
 //! They are for liveness alone: that no two replicas export rests on the fence and the take-over wait, which
 //! no server has a part in.
 
+use std::iter;
+
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
@@ -11,6 +13,9 @@ use super::bound::{
     CLIENT_CONNECTION_CHECK_INTERVAL, TCP_KEEPALIVES_COUNT, TCP_KEEPALIVES_IDLE, TCP_KEEPALIVES_INTERVAL, server_millis,
 };
 use crate::config::CollectorSettings;
+
+/// The setting that advertises the session.
+const APPLICATION_NAME: &str = "application_name";
 
 /// The settings of TCP, which a session over a Unix socket cannot have: the kernel tells at once when the other
 /// process is gone.
@@ -73,11 +78,13 @@ impl Limits {
 
     /// Advertises the session and sets every limit on it, then reads the limits back.
     pub(super) async fn set(&self, session: &mut PgConnection, advert: &Advert) -> Result<(), LimitError> {
-        advertise(session, advert).await?;
-        if let Err(error) = set_config(session, &self.0).await {
-            // Alone, an error says which setting it is about.
+        let limits = self.0.iter().map(|(name, value)| (*name, value.to_string()));
+        let settings: Vec<_> = iter::once((APPLICATION_NAME, advert.to_string())).chain(limits).collect();
+        if let Err(error) = set_config(session, &settings).await {
+            // Alone, an error says which limit it is about.
             for (name, value) in &self.0 {
-                set_config(session, &[(name, *value)]).await.map_err(|error| refused(error, name, *value))?;
+                let alone = [(*name, value.to_string())];
+                set_config(session, &alone).await.map_err(|error| refused(error, name, *value))?;
             }
             return Err(error.into());
         }
@@ -100,13 +107,11 @@ impl Limits {
 
 /// Sets the name under which others see the session in `pg_stat_activity`.
 pub(super) async fn advertise(session: &mut PgConnection, advert: &Advert) -> Result<(), sqlx::Error> {
-    let set = sqlx::query("SELECT set_config('application_name', $1, false)").bind(advert.to_string());
-    set.execute(session).await.map(|_| ())
+    set_config(session, &[(APPLICATION_NAME, advert.to_string())]).await
 }
 
-async fn set_config(session: &mut PgConnection, settings: &[(&str, u64)]) -> Result<(), sqlx::Error> {
-    let (names, values): (Vec<&str>, Vec<String>) =
-        settings.iter().map(|(name, value)| (*name, value.to_string())).unzip();
+async fn set_config(session: &mut PgConnection, settings: &[(&str, String)]) -> Result<(), sqlx::Error> {
+    let (names, values): (Vec<&str>, Vec<&str>) = settings.iter().map(|(name, value)| (*name, value.as_str())).unzip();
     sqlx::query("SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS setting (name, value)")
         .bind(names)
         .bind(values)
