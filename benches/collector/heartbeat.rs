@@ -25,7 +25,7 @@ pub(crate) async fn measure(url: &str, bounds: &mut Bounds) -> Result<(), Failur
         max_connections: 2,
         acquire_timeout: Duration::from_secs(5),
     })?;
-    let attempt = LockSession::attempt(&database, &Candidacy::new(&settings, "bench")).await?;
+    let attempt = LockSession::attempt(&database, &Candidacy::new(&settings, "bench", settings.lease.fence)).await?;
     let Attempt::Granted(mut session) = attempt else { return Err("another session holds the lock".into()) };
     let lock_backend = backend(&mut session).await?;
     let other_backend = backend(&mut *database.acquire().await?).await?;

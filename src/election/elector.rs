@@ -114,7 +114,6 @@ impl Elector {
 /// The running election.
 struct Campaign {
     elector: Elector,
-    candidacy: Candidacy,
     stop: CancellationToken,
     allowance: Duration,
     state: State,
@@ -132,11 +131,8 @@ struct Campaign {
 
 impl Campaign {
     fn new(elector: Elector, stop: CancellationToken, allowance: Duration) -> Self {
-        let settings = &elector.settings;
-        let candidacy = Candidacy::new(settings, &elector.identity);
         Self {
             elector,
-            candidacy,
             stop,
             allowance,
             state: State::starting(),
@@ -171,7 +167,8 @@ impl Campaign {
 
     #[tracing::instrument(name = "attempt", skip_all)]
     async fn attempt(&self) -> Result<Attempt, AttemptError> {
-        LockSession::attempt(&self.elector.database, &self.candidacy).await
+        let Elector { database, settings, identity, timing, .. } = &self.elector;
+        LockSession::attempt(database, &Candidacy::new(settings, identity, timing.longest_fence())).await
     }
 
     /// Does what the outcome of an attempt asks for: waits, or leads.
@@ -219,7 +216,6 @@ impl Campaign {
         self.predecessor = holder.term();
         let timing = &mut self.elector.timing;
         if timing.saw(holder.fence()) {
-            self.candidacy.longest_fence = timing.longest_fence();
             self.elector.metrics.declare(timing.bounds());
             tracing::warn!(
                 %holder,

@@ -154,7 +154,7 @@ pub struct LockSession {
     advert: Advert,
 }
 
-/// What every attempt of a replica has in common.
+/// What an attempt needs to know of its replica.
 #[derive(Clone, Debug)]
 pub struct Candidacy {
     key: LockKey,
@@ -162,20 +162,21 @@ pub struct Candidacy {
     /// The name of the replica.
     identity: String,
     /// The longest fence that somebody before this replica may have, advertised until its take-over wait is over.
-    pub(super) longest_fence: Duration,
+    longest_fence: Duration,
     /// Limit of the statements of an attempt.
     limit: Duration,
 }
 
 impl Candidacy {
-    /// The candidacy of the replica `identity` with `settings`.
+    /// The candidacy of the replica `identity` with `settings`, to which `longest_fence` is
+    /// [known](super::Timing::longest_fence).
     #[must_use]
-    pub fn new(settings: &CollectorSettings, identity: &str) -> Self {
+    pub fn new(settings: &CollectorSettings, identity: &str, longest_fence: Duration) -> Self {
         Self {
             key: settings.lock_key,
             limits: Limits::new(settings),
             identity: identity.to_owned(),
-            longest_fence: settings.lease.fence,
+            longest_fence,
             limit: settings.refresh_timeout,
         }
     }

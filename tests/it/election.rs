@@ -44,7 +44,7 @@ async fn attempt_within(database: &Database, limit: Duration) -> Result<Attempt,
     let mut settings = settings(limit);
     // Or else the server would free, some seconds later, what an attempt has left behind.
     settings.lease.idle_session_timeout = Duration::from_secs(600);
-    LockSession::attempt(database, &Candidacy::new(&settings, "candidate")).await
+    LockSession::attempt(database, &Candidacy::new(&settings, "candidate", settings.lease.fence)).await
 }
 
 async fn granted(database: &Database) -> LockSession {

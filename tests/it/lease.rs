@@ -30,7 +30,8 @@ fn collector_settings() -> CollectorSettings {
 }
 
 async fn attempt(database: &Database, identity: &str) -> Attempt {
-    LockSession::attempt(database, &Candidacy::new(&collector_settings(), identity)).await.unwrap()
+    let settings = collector_settings();
+    LockSession::attempt(database, &Candidacy::new(&settings, identity, settings.lease.fence)).await.unwrap()
 }
 
 async fn granted(database: &Database, identity: &str) -> LockSession {
@@ -288,10 +289,11 @@ async fn a_leader_that_still_waits_for_a_longer_fence_passes_it_on_and_no_longer
         settings
     };
     let (first, second) = (open(&server.url()), open(&server.url()));
-    let session = match LockSession::attempt(&first, &Candidacy::new(&longer, "pod-a")).await.unwrap() {
-        Attempt::Granted(session) => session,
-        Attempt::Held(holder) => panic!("{holder:?} holds the lock"),
-    };
+    let session =
+        match LockSession::attempt(&first, &Candidacy::new(&longer, "pod-a", longer.lease.fence)).await.unwrap() {
+            Attempt::Granted(session) => session,
+            Attempt::Held(holder) => panic!("{holder:?} holds the lock"),
+        };
     retsu_collector::schema::apply(&mut second.acquire().await.unwrap()).await.unwrap();
     let waiting = Collector::start(&server.url(), |config| _ = config.set(RETRY, 0.2).set(ON_FAILURE, "step_down"));
     waiting.wait_for_log("has a longer fence", LIMIT).await;
