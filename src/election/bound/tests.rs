@@ -7,25 +7,12 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{LockKey, OnRefreshFailure};
+use crate::config::{self, Sources};
 
-/// The defaults.
+/// The defaults, on some database.
 pub(in crate::election) fn settings() -> CollectorSettings {
-    CollectorSettings {
-        collection_interval: Duration::from_secs(15),
-        leadership_retry_interval: Duration::from_secs(15),
-        refresh_timeout: Duration::from_secs(10),
-        on_refresh_failure: OnRefreshFailure::StepDown,
-        lock_key: LockKey::RETSU,
-        lease: LeaseSettings {
-            heartbeat_interval: Duration::from_secs(1),
-            heartbeat_timeout: Duration::from_secs(1),
-            fence: Duration::from_secs(3),
-            clock_drift_ppm: 1000,
-            idle_session_timeout: Duration::from_secs(4),
-            tcp_user_timeout: Duration::from_millis(2500),
-        },
-    }
+    let database = vec![("PGHOST".into(), "db".into())];
+    config::load(&Sources { environment: database, ..Sources::default() }).unwrap().settings.collector
 }
 
 pub(in crate::election) fn timing() -> Timing {
