@@ -1,10 +1,9 @@
 //! Connections to a PostgreSQL that asks for SCRAM passwords and client certificates, over TLS and IPv6.
 
 use std::fs::{self, Permissions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -15,7 +14,7 @@ use retsu_collector::election::{PoolerError, probe};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, Row};
 
-use crate::support::{Server, database, server};
+use crate::support::{Log, Server, database, server};
 
 const RULES: &str = "local all all trust
 hostssl all certified all cert
@@ -111,33 +110,11 @@ fn write(directory: &Path, name: &str, certificate: &rcgen::Certificate, key: &K
     fs::write(directory.join(format!("{name}.key")), key.serialize_pem()).unwrap();
 }
 
-/// A log that keeps every line of every level.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    /// Logs of this thread go here as long as the guard lives.
-    fn capture(&self) -> tracing::subscriber::DefaultGuard {
-        // While a thread has no subscriber at all, a callsite that it reaches first may be switched off for all.
-        _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(io::sink).finish());
-        let writer = self.clone();
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
-        tracing::subscriber::set_default(subscriber.with_writer(move || writer.clone()).finish())
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Keeps what this thread logs as long as the guard lives.
+fn capture(log: &Log) -> tracing::subscriber::DefaultGuard {
+    // While a thread has no subscriber at all, a callsite that it reaches first may be switched off for all.
+    _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
+    log.capture()
 }
 
 /// Role, whether the session is encrypted, and its application name.
@@ -192,7 +169,7 @@ async fn passwords_with_awkward_characters_are_accepted_in_every_form_and_rotate
         assert_eq!(session(connection).await.0, "collector", "{password:?} from a rotated file");
     }
     let log = Log::default();
-    let guard = log.capture();
+    let guard = capture(&log);
     let error = server.connect(&format!("{{{parts}, password: tops3cret}}")).await.unwrap_err();
     server.execute("SELECT pg_sleep(1.1)").await;
     drop(guard);
@@ -289,7 +266,7 @@ async fn the_probe_for_a_pooler_connects_in_every_way_that_the_driver_does_and_i
         ))
     };
     let log = Log::default();
-    let guard = log.capture();
+    let guard = capture(&log);
     for (role, host, tls) in &accepted {
         let database = Database::open(settings(role, host, tls)).unwrap();
         let mut candidate = database.acquire().await.unwrap_or_else(|error| panic!("{role} {host} {tls}: {error}"));

@@ -3,43 +3,17 @@
 
 mod connections;
 mod lease;
+#[path = "../../../tests/it/support/log.rs"]
+mod log;
 mod names;
 mod round_trip;
 mod secrets;
 mod urls;
 mod values;
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use log::Log;
 
 use super::*;
-
-/// A log that keeps every line of every level.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    /// Logs of this thread go here as long as the guard lives.
-    fn capture(&self) -> tracing::subscriber::DefaultGuard {
-        let writer = self.clone();
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
-        tracing::subscriber::set_default(subscriber.with_writer(move || writer.clone()).finish())
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Sources with a file of this content, besides a database.
 fn file(yaml: &str) -> Sources {

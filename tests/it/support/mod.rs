@@ -3,6 +3,7 @@
 //! The PostgreSQL version is `RETSU_TEST_POSTGRESQL_VERSION`, by default the newest.
 
 pub(crate) mod keys;
+mod log;
 mod pgbouncer;
 mod postgres;
 mod process;
@@ -11,6 +12,7 @@ mod replication;
 mod scrape;
 mod wait;
 
+pub(crate) use log::Log;
 pub(crate) use pgbouncer::{PgBouncer, pooled};
 pub(crate) use postgres::{
     Database, Server, database, exit_without_lock, lock_holders, open, postgresql_version, queue_database, role,
