@@ -62,7 +62,7 @@ impl CloseOnDrop {
     /// Ends the guard: the connection is the caller's to give back or to close.
     #[expect(clippy::expect_used, reason = "only here is the connection taken out, and that consumes the guard")]
     pub(crate) fn into_inner(mut self) -> PoolConnection<Postgres> {
-        self.0.take().expect("a candidate has its connection until it is consumed")
+        self.0.take().expect("a guard has its connection until it is consumed")
     }
 }
 
@@ -71,14 +71,14 @@ impl Deref for CloseOnDrop {
 
     #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
     fn deref(&self) -> &PgConnection {
-        self.0.as_ref().expect("a candidate has its connection until it is consumed")
+        self.0.as_ref().expect("a guard has its connection until it is consumed")
     }
 }
 
 impl DerefMut for CloseOnDrop {
     #[expect(clippy::expect_used, reason = "the connection is there until the guard is consumed")]
     fn deref_mut(&mut self) -> &mut PgConnection {
-        self.0.as_mut().expect("a candidate has its connection until it is consumed")
+        self.0.as_mut().expect("a guard has its connection until it is consumed")
     }
 }
 
