@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::collection::Collector;
 use crate::config::Settings;
 use crate::database::{Database, DatabaseError};
-use crate::election::{ElectionError, Elector, Liveness, Status, Unwitnessed};
+use crate::election::{ElectionError, Elector, Liveness, Standalone, Status};
 use crate::exposition::{Metrics, MetricsError, PoolState, Publication, SamplerError};
 use crate::http::{self, HttpError, Limits, LogFilter, Ready};
 
@@ -190,7 +190,7 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         metrics: Arc::clone(&metrics),
         status,
         liveness: Arc::clone(&liveness),
-        predecessors: Arc::new(Unwitnessed),
+        platform: Arc::new(Standalone::default()),
     };
     let routes = http::routes(http::Context {
         publication: Arc::clone(&publication),

@@ -107,6 +107,15 @@ impl Timing {
         self.longest_fence
     }
 
+    /// Whether nobody who was granted the lock between `seen`, before an attempt was sent that another holder made
+    /// fail, and `granted`, the receipt of the own grant, can have served a whole take-over wait in between.
+    ///
+    /// Only known while every fence that was seen is the own one.
+    #[must_use]
+    pub fn excludes_between(&self, seen: BootInstant, granted: BootInstant) -> bool {
+        self.longest_fence == self.lease.fence && granted.saturating_since(seen) < self.lease.fence
+    }
+
     /// How long after the receipt of the grant a new leader serves nothing: the longest fence among its own and
     /// those that it [saw](Self::saw), lengthened by the drift of clocks and rounded up to the nanosecond.
     #[must_use]

@@ -18,7 +18,7 @@ use super::rendered::cadence;
 use super::state::unix_seconds;
 use crate::collection::Snapshot;
 use crate::config::LockKey;
-use crate::election::{Fault, Role, Status};
+use crate::election::{Fault, Role, Status, Tenure};
 
 const DURATION_BUCKETS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
 
@@ -295,11 +295,9 @@ impl Metrics {
         }
         self.leader.set(leads);
         self.term_info.reset();
-        if let (Some(term), Some(system_identifier)) = (status.term, status.system_identifier) {
-            self.term_info.with_label_values(&[system_identifier.to_string(), term.timeline.to_string()]).set(1);
-        }
-        match status.term {
-            Some(term) => {
+        match status.held() {
+            Some(Tenure { term, system_identifier, .. }) => {
+                self.term_info.with_label_values(&[system_identifier.to_string(), term.timeline.to_string()]).set(1);
                 self.term.with_label_values::<&str>(&[]).set(i64::try_from(term.number).unwrap_or(i64::MAX));
                 self.term_timeline.with_label_values::<&str>(&[]).set(i64::from(term.timeline));
             }

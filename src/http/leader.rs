@@ -40,10 +40,11 @@ impl<'a> LeaderAnswer<'a> {
         now: BootInstant,
         wall: SystemTime,
     ) -> Self {
+        let held = status.held();
         Self {
             role: status.role,
-            term: status.term,
-            system_identifier: status.system_identifier.map(|identifier| identifier.to_string()),
+            term: held.map(|tenure| tenure.term),
+            system_identifier: held.map(|tenure| tenure.system_identifier.to_string()),
             since: rfc3339(status.since),
             fence: fence.and_then(|fence| Fence::after(fence.saturating_since(now), wall)),
             identity,
@@ -72,6 +73,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::election::Tenure;
 
     fn json(status: &Status, fence: Option<BootInstant>) -> String {
         let wall = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
@@ -83,10 +85,15 @@ mod tests {
     fn a_leader_names_its_term_and_fence() {
         let status = Status {
             role: Role::Leader,
-            term: Some(Term { timeline: 2, number: 731 }),
-            system_identifier: Some(u64::MAX),
+            tenure: Some(Tenure {
+                term: Term { timeline: 2, number: 731 },
+                system_identifier: u64::MAX,
+                granted: SystemTime::UNIX_EPOCH,
+                exported: true,
+                withdrawn: false,
+            }),
             since: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
-            refusal: None,
+            ..Status::starting()
         };
         let fence = BootInstant::BOOT + Duration::from_millis(102_500);
         assert_eq!(

@@ -66,9 +66,8 @@ impl Replica {
 
     fn lead(&self, names: &[&str]) {
         self.metrics.attempt(AttemptOutcome::Acquired);
-        let term = Some(Term { timeline: 1, number: 734 });
-        let system_identifier = Some(7_300_000_000_000_000_001);
-        self.metrics.role(&Status { role: Role::Leader, term, system_identifier, ..Status::starting() });
+        let tenure = Some(crate::support::tenure(Term { timeline: 1, number: 734 }));
+        self.metrics.role(&Status { role: Role::Leader, tenure, ..Status::starting() });
         let snapshot = snapshot(names);
         self.metrics.refresh_succeeded(&snapshot);
         publish(&self.publication, &snapshot, BootInstant::now() + Duration::from_secs(600));

@@ -143,10 +143,10 @@ async fn leader_answers_200_only_where_queue_state_is_exported() {
     assert_eq!((&json["role"], &json["term"], &json["fence"]), (&"standby".into(), &Value::Null, &Value::Null));
     assert_eq!(json["identity"], "collector-0");
 
-    let term = Some(Term { timeline: 3, number: u64::MAX });
+    let tenure = Some(crate::support::tenure(Term { timeline: 3, number: u64::MAX }));
     server.status.send_replace(Status {
         role: Role::Leader,
-        term,
+        tenure,
         since: SystemTime::UNIX_EPOCH,
         ..Status::starting()
     });
