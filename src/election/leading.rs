@@ -36,12 +36,12 @@ enum Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// A stable name of the kind of failure, for metrics.
-    const fn kind(self) -> Option<&'static str> {
+    /// A stable name.
+    const fn kind(self) -> &'static str {
         match self {
-            Self::Stopping => None,
-            Self::Failed(error) => Some(error.kind()),
-            Self::Panicked => Some("panic"),
+            Self::Stopping => "stopping",
+            Self::Failed(error) => error.kind(),
+            Self::Panicked => "panic",
         }
     }
 }
@@ -88,7 +88,7 @@ impl Campaign {
             system_identifier: grant.system_identifier,
             granted: SystemTime::now(),
             exported: false,
-            withdrawn: false,
+            ended: None,
         });
         self.lease = Some(heartbeat.lease());
         self.announce();
@@ -306,13 +306,13 @@ impl Campaign {
         if let Some(lease) = self.lease.take() {
             lease.end();
         }
-        if let Some(kind) = ending.kind() {
-            self.elector.metrics.term_lost(kind);
+        if !matches!(ending, Ending::Stopping) {
+            self.elector.metrics.term_lost(ending.kind());
         }
         let term = session.term();
         self.state.withdrawn();
         if let Some(tenure) = &mut self.tenure {
-            tenure.withdrawn = true;
+            tenure.ended = Some(ending.kind());
         }
         self.announce();
         if timeout(HAND_OVER_LIMIT, self.elector.platform.withdrawal_told(term)).await.is_err() {

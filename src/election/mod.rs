@@ -26,4 +26,4 @@ pub use pooler::{Evidence, Path, PoolerError, probe};
 pub use proof::ProofError;
 pub use session::{Attempt, AttemptError, Candidacy, LockSession, Refusal};
 pub use state::State;
-pub use status::{Holder, Liveness, Role, Status, Tenure, Term};
+pub use status::{Holder, Liveness, NotATerm, Role, Status, Tenure, Term};

@@ -1,6 +1,7 @@
 //! What the election tells the rest of the process.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -25,6 +26,26 @@ impl fmt::Display for Term {
     }
 }
 
+/// A text that is no term: one is `timeline/number`, in digits.
+#[derive(Debug, thiserror::Error)]
+#[error("not a term")]
+pub struct NotATerm;
+
+impl FromStr for Term {
+    type Err = NotATerm;
+
+    fn from_str(text: &str) -> Result<Self, NotATerm> {
+        let (timeline, term) = text.split_once('/').ok_or(NotATerm)?;
+        Ok(Self { timeline: number(timeline)?, number: number(term)? })
+    }
+}
+
+/// Digits only: `parse` alone would take a sign.
+pub(super) fn number<N: FromStr>(digits: &str) -> Result<N, NotATerm> {
+    let all = digits.bytes().all(|byte| byte.is_ascii_digit());
+    all.then(|| digits.parse().ok()).flatten().ok_or(NotATerm)
+}
+
 /// What this process is in the election.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -46,8 +67,8 @@ pub struct Tenure {
     pub granted: SystemTime,
     /// Whether its take-over wait was ever over and its gauges out.
     pub exported: bool,
-    /// Whether its gauges are withdrawn, for good.
-    pub withdrawn: bool,
+    /// Why its gauges are withdrawn, for good: `stopping`, or the stable kind of what failed; `None` before that.
+    pub ended: Option<&'static str>,
 }
 
 /// Who holds the lock, as far as this process knows.
@@ -96,7 +117,7 @@ impl Status {
     /// The term that this process holds, with or without exporting yet.
     #[must_use]
     pub fn held(&self) -> Option<Tenure> {
-        self.tenure.filter(|tenure| !tenure.withdrawn)
+        self.tenure.filter(|tenure| tenure.ended.is_none())
     }
 }
 

@@ -90,7 +90,7 @@ mod tests {
                 system_identifier: u64::MAX,
                 granted: SystemTime::UNIX_EPOCH,
                 exported: true,
-                withdrawn: false,
+                ended: None,
             }),
             since: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
             ..Status::starting()

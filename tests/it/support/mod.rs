@@ -35,6 +35,6 @@ pub(crate) fn tenure(term: Term) -> Tenure {
         system_identifier: 7_300_000_000_000_000_001,
         granted: SystemTime::UNIX_EPOCH,
         exported: true,
-        withdrawn: false,
+        ended: None,
     }
 }
