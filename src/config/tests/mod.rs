@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod connections;
+mod kubernetes;
 mod lease;
 #[path = "../../../tests/it/support/log.rs"]
 mod log;
