@@ -226,7 +226,6 @@ impl Effective {
                 idle_session_timeout: self.always(&format!("{collector}.lease.idle_session_timeout_seconds")),
                 tcp_user_timeout: self.always(&format!("{collector}.lease.tcp_user_timeout_seconds")),
             },
-            collection: true,
         }
     }
 

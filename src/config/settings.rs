@@ -105,8 +105,6 @@ pub struct CollectorSettings {
     pub collection: bool,
     /// How long its holder may believe in it.
     pub lease: LeaseSettings,
-    /// Whether the leader reads and exports queue state; otherwise it is elected, and no more.
-    pub collection: bool,
 }
 
 /// `worker.queue.state_metrics_collector.lease.*`: how long the holder of the lock may believe in it, and when
