@@ -191,3 +191,74 @@ fn address(url: &Uri) -> String {
     let host = url.host().unwrap_or_default();
     url.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    const SECRET: &str = "t0ps3cret";
+
+    /// What becomes of a kubeconfig with this cluster and this user.
+    fn with(cluster: &str, user: &str) -> Result<Client, ClientError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {cluster}}}]\nusers: [{{name: u, user: {user}}}]\n"
+        );
+        std::fs::write(file.path(), text).unwrap();
+        connect(&Access::Kubeconfig(file.path().into()), Duration::from_secs(1))
+    }
+
+    /// Why it is refused, which must not tell the secret.
+    fn refused(cluster: &str, user: &str) -> String {
+        let error = with(cluster, user).err().unwrap();
+        let (text, debug) = (error.to_string(), format!("{error:?}"));
+        assert!(!text.contains(SECRET) && !debug.contains(SECRET), "{text} {debug}");
+        text
+    }
+
+    #[tokio::test]
+    async fn a_server_is_verified_and_reached_through_tls_or_not_at_all() {
+        let user = format!("{{token: {SECRET}}}");
+        for address in ["http://localhost:8001", "http://127.0.0.1:1", "http://[::1]:1", "https://10.0.0.1"] {
+            assert!(with(&format!("{{server: '{address}'}}"), &user).is_ok(), "{address}");
+        }
+        for (cluster, why) in [
+            ("{server: 'https://10.0.0.1', insecure-skip-tls-verify: true}", "insecure-skip-tls-verify"),
+            ("{server: 'http://10.0.0.1:8080'}", "10.0.0.1:8080 is not reached through https"),
+            ("{server: 'http://u:t0ps3cret@localhost.example'}", "localhost.example is not reached"),
+            ("{server: 'https://10.0.0.1', proxy-url: 'http://u:t0ps3cret@proxy'}", "proxy-url"),
+        ] {
+            let text = refused(cluster, &user);
+            assert!(text.contains(why), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn credentials_that_are_unusable_are_refused_without_being_told() {
+        let cluster = "{server: 'https://10.0.0.1'}";
+        for (user, why) in [
+            ("{exec: {apiVersion: v1, command: 'echo', args: ['t0ps3cret']}}", "`exec`"),
+            ("{auth-provider: {name: gcp, config: {access-token: 't0ps3cret'}}}", "`auth-provider`"),
+            ("{token: \"t0ps3cret\\n\"}", "characters that a token cannot have"),
+            ("{tokenFile: '/nonexistent/token'}", "/nonexistent/token"),
+            ("{token: [t0ps3cret]}", "not YAML"),
+            ("{token: 't0ps3cret", "not YAML"),
+            (
+                "{client-certificate-data: 't0ps3cret!', client-key-data: 't0ps3cret!'}",
+                "failed to load client certificate",
+            ),
+        ] {
+            let text = refused(cluster, user);
+            assert!(text.contains(why), "{user}: {text}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_there_are_named() {
+        let error = connect(&Access::Kubeconfig("/nonexistent/a:/nonexistent/b".into()), Duration::from_secs(1));
+        assert!(error.err().unwrap().to_string().contains("/nonexistent/a"));
+    }
+}

@@ -8,3 +8,5 @@ mod denials;
 mod outage;
 mod request_error;
 mod requests;
+#[cfg(test)]
+mod tests;

@@ -61,10 +61,7 @@ impl RequestErrorKind {
 
     /// Whether the API did not really answer, so that any other request is likely to fail as well.
     pub(super) const fn is_outage(self) -> bool {
-        matches!(
-            self,
-            Self::Throttled | Self::ServerError | Self::Timeout | Self::Unreachable | Self::Unreadable
-        )
+        matches!(self, Self::Throttled | Self::ServerError | Self::Timeout | Self::Unreachable | Self::Unreadable)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What is asked of the API about Pods, and how.
 
 use futures_util::Stream;
-use futures_util::stream::BoxStream;
 use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::core::ObjectList;
