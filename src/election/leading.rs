@@ -11,18 +11,16 @@ use futures_util::FutureExt;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Tenure;
+use super::bound::HAND_OVER_LIMIT;
 use super::elector::{ACQUIRED, Campaign, ElectionError};
 use super::heartbeat::Heartbeat;
 use super::pooler::Path;
 use super::proof::{Claim, ProofError};
 use super::session::LockSession;
 use super::state::State;
+use super::{Holder, Tenure};
 use crate::clock::BootInstant;
 use crate::exposition::Rendered;
-
-/// How long a leader that has withdrawn keeps the lock for others to be told first.
-pub(super) const HAND_OVER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why a term ends.
 #[derive(Clone, Copy)]
@@ -320,7 +318,7 @@ impl Campaign {
         }
         session.release().await;
         self.state.released();
-        self.elector.holder(super::Holder::Unknown);
+        self.elector.holder(Holder::Unknown);
         match ending {
             Ending::Stopping => {
                 tracing::info!(%term, reason = "stopping", "queue state metrics collector leadership released");
