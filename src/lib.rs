@@ -15,6 +15,7 @@ pub mod demo;
 pub mod election;
 pub mod exposition;
 pub mod http;
+pub mod kubernetes;
 pub mod schema;
 pub mod supervisor;
 pub mod telemetry;
