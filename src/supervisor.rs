@@ -13,11 +13,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::collection::Collector;
-use crate::config::Settings;
+use crate::config::{KubernetesMode, Settings};
 use crate::database::{Database, DatabaseError};
 use crate::election::{ElectionError, Elector, Liveness, Standalone, Status};
 use crate::exposition::{Metrics, MetricsError, PoolState, Publication, SamplerError};
-use crate::http::{self, HttpError, Limits, LogFilter, Ready};
+use crate::http::{self, HttpError, Limits, LogFilter, Ready, Serving};
+use crate::kubernetes::LabelReport;
 
 /// How often the process metrics are read from `/proc`.
 const PROCESS_SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
@@ -172,10 +173,13 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
     let publication = Arc::new(Publication::default());
     let collector = &settings.collector;
     let (pool, max) = (database.pool().clone(), settings.database.max_connections);
-    let metrics =
-        Arc::new(Metrics::new(collector.collection_interval, collector.lock_key, timing.bounds(), move || {
-            PoolState { size: pool.size(), idle: u32::try_from(pool.num_idle()).unwrap_or(max), max }
-        })?);
+    let metrics = Metrics::new(collector.collection_interval, collector.lock_key, timing.bounds(), move || {
+        PoolState { size: pool.size(), idle: u32::try_from(pool.num_idle()).unwrap_or(max), max }
+    })?;
+    let metrics = Arc::new(if collector.collection { metrics } else { metrics.without_collection() });
+    if let KubernetesMode::Off { reason } = &settings.kubernetes {
+        tracing::info!(reason, "Kubernetes is not told who leads");
+    }
     let (status, watched) = watch::channel(Status::starting());
     let allowance = Elector::allowance(collector, settings.database.acquire_timeout);
     let liveness = Arc::new(Liveness::new(allowance));
@@ -198,6 +202,8 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         status: watched,
         liveness,
         database: Arc::new(database.clone()),
+        serving: Arc::new(Serving::open()),
+        label: watch::channel(LabelReport::off()).1,
         identity,
         log_filter,
     });

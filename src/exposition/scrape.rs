@@ -40,7 +40,11 @@ pub fn scrape(metrics: &Metrics, publication: &Publication, answer: Answer) -> S
         View::Absent | View::Failed | View::Elected(_) => Bytes::new(),
     };
     // Gathered after the view: whoever publishes a refresh has counted it before.
-    let tail = state::render(&view, now, metrics.interval(), &metrics.collection(), answer.format);
+    let tail = if metrics.collects() {
+        state::render(&view, now, metrics.interval(), &metrics.collection(), answer.format)
+    } else {
+        String::new()
+    };
     let published = match view {
         View::Published(published) => Some(published),
         View::Absent | View::Failed | View::Elected(_) => None,

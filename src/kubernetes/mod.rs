@@ -6,7 +6,10 @@ mod changes;
 mod client;
 mod denials;
 mod outage;
+mod report;
 mod request_error;
 mod requests;
 #[cfg(test)]
 mod tests;
+
+pub use report::{Denied, LabelReport, LabelState};
