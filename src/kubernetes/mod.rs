@@ -5,6 +5,7 @@ mod calls;
 mod changes;
 mod client;
 mod denials;
+mod events;
 mod outage;
 mod report;
 mod request_error;

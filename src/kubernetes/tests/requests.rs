@@ -1,66 +1,27 @@
-//! Requests against a server that does what a real one cannot be made to do.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use http::{Request, Response};
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
-use kube::Client;
-use kube::client::Body;
+use futures_util::StreamExt;
 use kube::runtime::watcher::Event;
 use tokio::time::{Instant, timeout};
-use tower::{BoxError, service_fn};
 
-use super::calls::Calls;
-use super::denials::{Denials, Permission};
-use super::request_error::RequestErrorKind;
-use super::requests::Requests;
+use super::super::denials::{Denials, Permission};
+use super::super::request_error::RequestErrorKind;
+use super::super::requests::Requests;
+use super::{Answer, Counted, LIMIT, answer, calls, client, endless, status};
 use crate::test_log::Log;
 
-const LIMIT: Duration = Duration::from_secs(5);
-
-type Answer = Result<Response<BoxBody<Bytes, Infallible>>, BoxError>;
-
 /// Requests that `server` answers, given their number, from 0, and their target; and what is counted.
-fn requests<F>(server: impl Fn(usize, String) -> F + Send + 'static) -> (Requests, Denials, Arc<Mutex<Vec<String>>>)
+fn requests<F>(server: impl Fn(usize, String) -> F + Send + 'static) -> (Requests, Denials, Counted)
 where
     F: Future<Output = Answer> + Send + 'static,
 {
-    let number = AtomicUsize::new(0);
-    let service = service_fn(move |request: Request<Body>| {
-        server(number.fetch_add(1, Ordering::Relaxed), request.uri().to_string())
-    });
-    let (denials, counted) = (Denials::new(), Arc::new(Mutex::new(Vec::new())));
-    let count = counted.clone();
-    let calls = Calls::new(
-        LIMIT,
-        Arc::new(move |verb, resource, outcome| count.lock().unwrap().push(format!("{verb} {resource} {outcome}"))),
-        denials.clone(),
-    );
-    (Requests::new(Client::new(service, "ns"), "ns", "app=retsu", calls), denials, counted)
-}
-
-fn answer(code: u16, body: &str) -> Answer {
-    Ok(Response::builder().status(code).body(Full::new(Bytes::from(body.to_owned())).boxed())?)
-}
-
-/// A body that begins like this and never ends.
-fn endless(body: &str) -> Answer {
-    let begin = stream::iter([Ok(Frame::data(Bytes::from(body.to_owned())))]);
-    Ok(Response::new(BodyExt::boxed(StreamBody::new(begin.chain(stream::pending())))))
-}
-
-fn status(code: u16, details: &str) -> String {
-    format!(r#"{{"kind":"Status","status":"Failure","message":"refused","details":{details},"code":{code}}}"#)
+    let denials = Denials::new();
+    let (calls, counted) = calls(&denials);
+    let client = client(move |number, request| server(number, request.uri().to_string()));
+    (Requests::new(client, "ns", "app=retsu", calls), denials, counted)
 }
 
 fn pod(version: u32) -> String {
