@@ -25,14 +25,14 @@ pub(super) fn decide(effective: &Effective, sources: &Sources, problems: &mut Ve
     }
     problems.extend(clashes(effective));
     let on = mode == "on";
-    let in_cluster = !on || sources.variable("KUBECONFIG").is_none_or(|path| path.is_empty());
+    let kubeconfig = sources.variable("KUBECONFIG").filter(|paths| on && !paths.is_empty());
     let mut lacks = Vec::new();
     let pod = own_pod(sources, &mut lacks);
     let selector: Option<String> = effective.get(SELECTOR);
     if selector.is_none() {
         lacks.push(Lack { subject: SELECTOR, value: None, rule: "must select the Pods of this instance" });
     }
-    if in_cluster {
+    if kubeconfig.is_none() {
         lacks.extend(service_account(sources));
     }
     match (pod, selector) {
@@ -44,7 +44,7 @@ pub(super) fn decide(effective: &Effective, sources: &Sources, problems: &mut Ve
             term_annotation: effective.always(TERM_ANNOTATION),
             leader_deletion_cost: effective.always("kubernetes.leader_deletion_cost"),
             request_timeout: effective.always("kubernetes.request_timeout_seconds"),
-            in_cluster,
+            kubeconfig: kubeconfig.map(ToOwned::to_owned),
         }),
         _ => {
             let names = lacks.iter().map(Lack::name).collect::<Vec<_>>().join(", ");

@@ -76,6 +76,8 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     let collector = effective.collector();
     match timing(&effective, &collector, &mut problems) {
         Some(timing) if problems.is_empty() => {
+            let on = matches!(kubernetes, KubernetesMode::On(_));
+            let timing = if on { timing.on_platform() } else { timing };
             Ok(Loaded { settings: effective.settings(collector, timing, kubernetes), report: effective.report() })
         }
         _ => Err(ConfigError::new(problems)),

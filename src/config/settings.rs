@@ -1,5 +1,6 @@
 //! The validated settings that the rest of the program takes as arguments.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -160,8 +161,8 @@ impl fmt::Display for KubernetesMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off { reason } => write!(f, "Kubernetes is off: {reason}"),
-            Self::On(KubernetesSettings { pod, in_cluster, .. }) => {
-                let through = if *in_cluster { "the service account" } else { "KUBECONFIG" };
+            Self::On(KubernetesSettings { pod, kubeconfig, .. }) => {
+                let through = if kubeconfig.is_some() { "KUBECONFIG" } else { "the service account" };
                 write!(f, "Kubernetes is on: Pod {}/{} ({}), through {through}", pod.namespace, pod.name, pod.uid)
             }
         }
@@ -185,8 +186,8 @@ pub struct KubernetesSettings {
     pub leader_deletion_cost: i32,
     /// `kubernetes.request_timeout_seconds`: limit of one request.
     pub request_timeout: Duration,
-    /// Whether the Pod's service account is used, or else the file that `KUBECONFIG` names.
-    pub in_cluster: bool,
+    /// The kubeconfig files, as `KUBECONFIG` lists them; `None` for the service account of the Pod.
+    pub kubeconfig: Option<OsString>,
 }
 
 /// A Pod, as the downward API names it.

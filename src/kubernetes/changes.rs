@@ -15,15 +15,9 @@ use kube::api::WatchEvent;
 use kube::runtime::watcher::Event;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::request_error::{RequestError, RequestErrorKind};
+use super::backoff::{LONGEST_PAUSE, pause};
+use super::request_error::RequestError;
 use super::requests::{Requests, WATCH_SECONDS};
-
-/// The pauses after failures: the first one, and the longest of our own.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// The longest pause that the server may ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(30);
 
 /// A watch on which nothing comes for so long, not even its end, is dead.
 const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
@@ -59,7 +53,7 @@ impl Changes {
                 sleep(pause).await;
             }
             if let Err(error) = self.advance().await {
-                self.pause_after(error.retry_after);
+                self.pause_after(error.wait());
                 return Err(error);
             }
         }
@@ -83,7 +77,7 @@ impl Changes {
     }
 
     async fn list(&mut self) -> Result<(), RequestError> {
-        let list = self.requests.list_with_version().await?;
+        let list = self.requests.list().await?;
         let Some(version) = list.metadata.resource_version.filter(|version| !version.is_empty()) else {
             return Err(self.requests.unversioned());
         };
@@ -101,7 +95,7 @@ impl Changes {
                 Ok(())
             }
             Err(error) => {
-                self.step = after_loss(&error, version);
+                self.step = Step::List;
                 Err(error)
             }
         }
@@ -137,40 +131,11 @@ impl Changes {
             Ok(WatchEvent::Error(_)) => {}
             Err(error) => {
                 let error = self.requests.watch_failed(&error);
-                self.step = after_loss(&error, std::mem::take(version));
+                self.step = Step::List;
                 return Err(error);
             }
         }
         self.failures = 0;
         Ok(())
-    }
-}
-
-/// Whether what happened after `version` can still be had.
-fn after_loss(error: &RequestError, version: String) -> Step {
-    if error.kind == RequestErrorKind::Expired { Step::List } else { Step::Begin { version } }
-}
-
-/// The pause after `failures` failures before this one: doubling, less up to half by `jitter`, 0 to 1, so that
-/// replicas that failed together do not come back together. Never shorter than the server has `asked` for.
-fn pause(failures: u32, asked: Option<Duration>, jitter: f64) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(failures.min(16))).min(LONGEST_PAUSE);
-    let own = doubled.mul_f64(1.0 - 0.5 * jitter.clamp(0.0, 1.0));
-    asked.map_or(own, |asked| asked.min(LONGEST_ASKED) + own)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_a_second_less_half_at_most_and_never_undercut_the_server() {
-        let longest: Vec<_> = (0..8).map(|failures| pause(failures, None, 0.0).as_millis()).collect();
-        assert_eq!(longest, [50, 100, 200, 400, 800, 1000, 1000, 1000]);
-        assert_eq!(pause(u32::MAX, None, 1.0), Duration::from_millis(500));
-        for jitter in [0.0, 0.5, 1.0] {
-            assert!(pause(0, Some(Duration::from_secs(7)), jitter) > Duration::from_secs(7));
-            assert!(pause(9, Some(Duration::from_secs(3600)), jitter) <= LONGEST_ASKED + LONGEST_PAUSE);
-        }
     }
 }

@@ -36,7 +36,7 @@ const READ_BUFFER: usize = 16 * 1024;
 
 /// Where the address of the API and the credentials come from.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Access {
+pub(super) enum Access {
     /// The service account of the Pod: `KUBERNETES_SERVICE_HOST`, `KUBERNETES_SERVICE_PORT` and the files under
     /// `/var/run/secrets/kubernetes.io/serviceaccount`.
     ServiceAccount,
@@ -46,7 +46,7 @@ pub(crate) enum Access {
 
 /// Why there is no client. The text names files and addresses, never a credential.
 #[derive(Debug, Error)]
-pub(crate) enum ClientError {
+pub enum ClientError {
     /// What a Pod is given is not there or unusable.
     #[error("the service account is unusable: {0}")]
     ServiceAccount(#[from] InClusterError),
@@ -84,7 +84,7 @@ pub(crate) enum ClientError {
 /// # Errors
 ///
 /// Any [`ClientError`].
-pub(crate) fn connect(access: &Access, limit: Duration) -> Result<Client, ClientError> {
+pub(super) fn connect(access: &Access, limit: Duration) -> Result<Client, ClientError> {
     let config = match access {
         Access::ServiceAccount => Config::incluster()?,
         Access::Kubeconfig(paths) => from_kubeconfig(paths)?,

@@ -42,6 +42,12 @@ pub struct LabelReport {
 }
 
 impl LabelReport {
+    /// That of a process which has read nothing yet.
+    #[must_use]
+    pub(super) fn pending() -> Self {
+        Self { state: LabelState::Pending, ..Self::off() }
+    }
+
     /// That of a process which says nothing to Kubernetes.
     #[must_use]
     pub fn off() -> Self {

@@ -10,6 +10,9 @@ use thiserror::Error;
 /// The wait after a 429 that does not say one; the API server's own default.
 const THROTTLED_WAIT: Duration = Duration::from_secs(1);
 
+/// The wait after a refusal.
+const DENIED_WAIT: Duration = Duration::from_secs(5);
+
 /// The longest message that is kept, in bytes: whoever is in the way of the API may answer with a web page.
 const MESSAGE_LIMIT: usize = 512;
 
@@ -84,6 +87,13 @@ pub(super) struct RequestError {
 }
 
 impl RequestError {
+    /// How long to leave the API alone at least: as long as it wants, and some seconds when somebody has to grant a
+    /// permission first.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        let denied = (self.kind == RequestErrorKind::Denied).then_some(DENIED_WAIT);
+        self.retry_after.max(denied)
+    }
+
     /// A request without an answer after `limit`.
     pub(super) fn timeout(verb: &'static str, resource: &'static str, limit: Duration) -> Self {
         let message = format!("no answer within {limit:?}");

@@ -45,17 +45,12 @@ impl Requests {
         self.calls.run("get", PODS, self.pods.get(name)).await
     }
 
-    /// The Pods as they are now: not older than the request.
+    /// The Pods as they are now, not older than the request, with the resourceVersion of the list.
     ///
     /// # Errors
     ///
     /// Any [`RequestError`].
-    pub(super) async fn list(&self) -> Result<Vec<Pod>, RequestError> {
-        Ok(self.list_with_version().await?.items)
-    }
-
-    /// [`list`](Self::list) with its resourceVersion.
-    pub(super) async fn list_with_version(&self) -> Result<ObjectList<Pod>, RequestError> {
+    pub(super) async fn list(&self) -> Result<ObjectList<Pod>, RequestError> {
         let parameters = ListParams::default().labels(&self.selector);
         self.calls.run("list", PODS, self.pods.list(&parameters)).await
     }

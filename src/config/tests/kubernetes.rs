@@ -45,7 +45,7 @@ fn auto_is_on_where_pod_selector_and_service_account_are_there() {
             term_annotation: "retsu.io/collector-term".into(),
             leader_deletion_cost: 100,
             request_timeout: std::time::Duration::from_secs(5),
-            in_cluster: true,
+            kubeconfig: None,
         };
         assert_eq!(on(&pod(mode, &[])), settings, "{mode}");
     }
@@ -77,7 +77,7 @@ fn auto_takes_no_kubeconfig_for_a_service_account_and_no_other_text_for_a_pod() 
     assert!(why_off(&sources).contains("KUBERNETES_SERVICE_HOST"));
     let mut sources = pod("auto", &[]);
     sources.environment.push(("KUBECONFIG".into(), "/k".into()));
-    assert!(on(&sources).in_cluster);
+    assert!(on(&sources).kubeconfig.is_none());
     let mut sources = pod("auto", &["POD_NAME"]);
     sources.environment.push(("POD_NAME".into(), "a/b".into()));
     assert!(why_off(&sources).ends_with("missing: POD_NAME (it must be `metadata.name` of this Pod)"));
@@ -124,15 +124,15 @@ fn on_refuses_the_configuration_for_each_thing_that_is_missing() {
 fn on_takes_a_kubeconfig_that_is_set_before_the_service_account() {
     let mut sources = pod("on", &[]);
     sources.environment.push(("KUBECONFIG".into(), "/home/me/config".into()));
-    assert!(!on(&sources).in_cluster);
+    assert!(on(&sources).kubeconfig.is_some());
     let mut sources = pod("on", &["KUBERNETES_SERVICE_HOST"]);
     sources.service_account_token = false;
     sources.environment.push(("KUBECONFIG".into(), "/home/me/config".into()));
-    assert!(!on(&sources).in_cluster);
+    assert!(on(&sources).kubeconfig.is_some());
     // An empty one is none, and that of the home directory never counts.
     let mut sources = pod("on", &[]);
     sources.environment.extend([("KUBECONFIG".into(), "".into()), ("HOME".into(), "/home/me".into())]);
-    assert!(on(&sources).in_cluster);
+    assert!(on(&sources).kubeconfig.is_none());
 }
 
 #[test]

@@ -71,7 +71,11 @@ fn what_is_not_known_of_kubernetes_is_absent_and_the_rest_begins_with_0() {
 fn a_replica_that_elects_only_has_no_family_of_queue_state_whatever_happens() {
     let metrics = Arc::new(metrics().without_collection());
     let replica = Replica { metrics, publication: Publication::default() };
-    let status = Status { role: Role::Leader, term: Some(Term { timeline: 1, number: 7 }), ..Status::starting() };
+    let status = Status {
+        role: Role::Leader,
+        tenure: Some(crate::support::tenure(Term { timeline: 1, number: 7 })),
+        ..Status::starting()
+    };
     let steps: [&dyn Fn(); 4] =
         [&|| {}, &|| replica.metrics.role(&status), &|| replica.publication.withdraw_failed(), &|| {
             replica.publication.withdraw()
