@@ -3,6 +3,7 @@
 //! The PostgreSQL version is `RETSU_TEST_POSTGRESQL_VERSION`, by default the newest.
 
 pub(crate) mod keys;
+pub(crate) mod kubernetes;
 mod log;
 mod pgbouncer;
 mod postgres;

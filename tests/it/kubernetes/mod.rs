@@ -1,0 +1,3 @@
+//! What the collector does in Kubernetes, on a real API server.
+
+mod server;
