@@ -51,6 +51,11 @@ impl Keeper {
         Self { shell, orders, program: pid.trim().parse().unwrap(), directory: directory.to_owned() }
     }
 
+    /// Where it keeps everything.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Whether the program has not ended by itself.
     pub(crate) fn is_running(&self) -> bool {
         // A program that has ended and was not waited for has no executable any more.

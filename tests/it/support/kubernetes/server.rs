@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::ByteString;
-use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
+use kube::config::{
+    AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext,
+};
 use kube::{Client, Config};
 use rcgen::KeyPair;
 use secrecy::SecretString;
@@ -117,6 +119,11 @@ impl ApiServer {
             current_context: Some(name()),
             ..Kubeconfig::default()
         }
+    }
+
+    /// The directories of etcd and of the API server.
+    pub(crate) fn directories(&self) -> [PathBuf; 2] {
+        [self.etcd.directory().to_owned(), self.directory.clone()]
     }
 
     /// Kills the API server; etcd and what is in it stay.
