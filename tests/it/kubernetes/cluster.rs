@@ -2,19 +2,12 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
+use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Api, Error};
 use serde_json::json;
 
+use super::code;
 use crate::support::kubernetes::{CONTAINER, Cluster, INSTANCE_SELECTOR, ROLE};
-
-fn code<T: std::fmt::Debug>(result: kube::Result<T>) -> u16 {
-    match result {
-        Ok(_) => 200,
-        Err(Error::Api(status)) => status.code,
-        Err(error) => panic!("{error}"),
-    }
-}
 
 #[tokio::test]
 async fn a_collector_may_do_what_its_role_says_and_nothing_else() {
@@ -101,7 +94,7 @@ async fn a_token_is_that_of_its_pod_until_the_pod_is_gone() {
     let kubeconfig = kube::config::Kubeconfig::read_from(cluster.kubeconfig("a", &cluster.server().url())).unwrap();
     let client = kube::Client::try_from(kubeconfig).unwrap();
     assert_eq!(cluster.user_of(&client).await, (cluster.user(), Some("a".to_owned())));
-    let unbound = cluster.server().with_token(&cluster.unbound_token().await).await;
+    let unbound = cluster.unbound_client().await;
     assert_eq!(cluster.user_of(&unbound).await, (cluster.user(), None));
 
     cluster.delete("a", true).await;

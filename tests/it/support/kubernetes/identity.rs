@@ -40,7 +40,17 @@ impl Cluster {
 
     /// A client with a fresh token of a Pod and nothing else.
     pub(crate) async fn client_of(&self, pod: &str) -> Client {
-        self.server().with_token(&self.token(pod).await).await
+        self.client_at(&self.server().url(), pod).await
+    }
+
+    /// As [`client_of`](Self::client_of), with the API server at the URL of a proxy.
+    pub(crate) async fn client_at(&self, url: &str, pod: &str) -> Client {
+        self.server().with_token(url, &self.token(pod).await).await
+    }
+
+    /// A client with a token that is bound to no Pod.
+    pub(crate) async fn unbound_client(&self) -> Client {
+        self.server().with_token(&self.server().url(), &self.unbound_token().await).await
     }
 
     /// Whom the API server takes a client for: the user, and the Pod that its token is bound to.

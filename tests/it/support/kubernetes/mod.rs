@@ -6,9 +6,11 @@ mod identity;
 mod keeper;
 mod labels;
 mod pods;
+mod proxy;
 mod server;
 
 pub(crate) use cluster::{Cluster, SERVICE_ACCOUNT};
 pub(crate) use labels::{COST, Carried, Change, Labels, ROLE, TERM, led};
 pub(crate) use pods::{CONTAINER, INSTANCE_SELECTOR};
+pub(crate) use proxy::{ApiProxy, Call, Fault};
 pub(crate) use server::ApiServer;

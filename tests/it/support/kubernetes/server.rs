@@ -89,13 +89,16 @@ impl ApiServer {
             client_key_data: Some(base64(key).into()),
             ..AuthInfo::default()
         };
-        client(&self.kubeconfig(&self.url(), "default", admin)).await
+        Client::try_from(config(self.kubeconfig(&self.url(), "default", admin)).await).unwrap()
     }
 
-    /// A client that has nothing but this bearer token.
-    pub(crate) async fn with_token(&self, token: &str) -> Client {
+    /// A client that has nothing but this bearer token, and that retries nothing. It reaches the API server at `url`,
+    /// its own or that of a proxy.
+    pub(crate) async fn with_token(&self, url: &str, token: &str) -> Client {
         let user = AuthInfo { token: Some(SecretString::from(token)), ..AuthInfo::default() };
-        client(&self.kubeconfig(&self.url(), "default", user)).await
+        let mut config = config(self.kubeconfig(url, "default", user)).await;
+        config.default_retry = false;
+        Client::try_from(config).unwrap()
     }
 
     /// What a client needs to reach it at `url`, which is its own or that of a proxy.
@@ -193,10 +196,8 @@ impl std::fmt::Debug for Admin {
     }
 }
 
-/// A client of a kubeconfig.
-pub(crate) async fn client(kubeconfig: &Kubeconfig) -> Client {
-    let config = Config::from_custom_kubeconfig(kubeconfig.clone(), &KubeConfigOptions::default()).await.unwrap();
-    Client::try_from(config).unwrap()
+async fn config(kubeconfig: Kubeconfig) -> Config {
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
 }
 
 fn start_etcd(port: u16) -> Keeper {
