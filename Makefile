@@ -5,6 +5,8 @@ SHELL := bash
 CARGO ?= cargo
 TOOLS := target/tools
 PROMTOOL := $(TOOLS)/promtool
+KUBE_APISERVER := $(TOOLS)/kube-apiserver
+ETCD := $(TOOLS)/etcd
 CARGO_DENY := $(TOOLS)/bin/cargo-deny
 CARGO_DENY_VERSION := 0.20.2
 
@@ -39,7 +41,7 @@ build: ## Build the program for release
 	$(CARGO) build --locked --release
 
 .PHONY: test
-test: $(PROMTOOL) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others
+test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others
 	RETSU_TEST_POSTGRESQL_VERSION=$(NEWEST_POSTGRESQL) $(CARGO) test --locked
 	RETSU_TEST_POSTGRESQL_VERSION=$(OLDEST_POSTGRESQL) $(CARGO) test --locked --test it
 	@for version in $(OTHER_POSTGRESQL); do \
@@ -84,12 +86,24 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(CARGO_DENY) ## Build promtool and cargo-deny into target/tools
+tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(CARGO_DENY) ## Build promtool, kube-apiserver, etcd and cargo-deny into target/tools
 
 # Without service discovery: the clouds' SDKs take longer to compile than everything else.
 $(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
 	mkdir -p $(TOOLS)
 	cd tools/prometheus && go build -tags remove_all_sd -o ../../$@ github.com/prometheus/prometheus/cmd/promtool
+
+# Go modules carry no version of Kubernetes: its own build stamps it, and so does this one.
+$(KUBE_APISERVER): tools/kubernetes/go.mod tools/kubernetes/go.sum
+	mkdir -p $(TOOLS)
+	cd tools/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && major_minor=$${version#v} && \
+		minor=$${major_minor#*.} && base=k8s.io/component-base/version && CGO_ENABLED=0 go build -trimpath -ldflags \
+		"-s -w -X $$base.gitVersion=$$version -X $$base.gitMajor=$${major_minor%%.*} -X $$base.gitMinor=$${minor%%.*}" \
+		-o ../../$@ k8s.io/kubernetes/cmd/kube-apiserver
+
+$(ETCD): tools/etcd/go.mod tools/etcd/go.sum
+	mkdir -p $(TOOLS)
+	cd tools/etcd && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$@ go.etcd.io/etcd/server/v3
 
 $(CARGO_DENY):
 	$(CARGO) install --locked --root $(TOOLS) --version $(CARGO_DENY_VERSION) cargo-deny

@@ -10,6 +10,7 @@ mod election;
 mod exposition;
 mod failover;
 mod http;
+mod kubernetes;
 mod lease;
 mod oracle;
 mod poolers;

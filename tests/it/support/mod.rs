@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use retsu_collector::election::{Tenure, Term};
 
 pub(crate) mod keys;
+pub(crate) mod kubernetes;
 mod log;
 mod pgbouncer;
 mod postgres;

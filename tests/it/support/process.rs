@@ -87,7 +87,7 @@ impl Collector {
     pub(crate) fn start(database_url: &str, configure: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config(Command::new(EXECUTABLE));
         for (name, _) in std::env::vars_os() {
-            if ["RETSU_", "PG"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            if ["RETSU_", "PG", "POD_", "KUBE"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
                 config.0.env_remove(name);
             }
         }

@@ -1,0 +1,15 @@
+//! What the collector does in Kubernetes, on a real API server.
+
+mod cluster;
+mod labels;
+mod proxy;
+mod server;
+
+/// Status of an answer of the API server.
+fn code<T: std::fmt::Debug>(answer: kube::Result<T>) -> u16 {
+    match answer {
+        Ok(_) => 200,
+        Err(kube::Error::Api(status)) => status.code,
+        Err(error) => panic!("no answer: {error}"),
+    }
+}

@@ -1,0 +1,16 @@
+//! A Kubernetes of a real API server, in which the tests are kubelet and controllers.
+
+mod authority;
+mod cluster;
+mod identity;
+mod keeper;
+mod labels;
+mod pods;
+mod proxy;
+mod server;
+
+pub(crate) use cluster::{Cluster, SERVICE_ACCOUNT};
+pub(crate) use labels::{COST, Carried, Change, Labels, ROLE, TERM, led};
+pub(crate) use pods::{CONTAINER, INSTANCE_SELECTOR};
+pub(crate) use proxy::{ApiProxy, Call, Fault};
+pub(crate) use server::ApiServer;
