@@ -156,7 +156,7 @@ pub enum KubernetesMode {
     On(KubernetesSettings),
 }
 
-/// `auto` and `on` end here: what was decided, in one line.
+/// What was decided, in one line.
 impl fmt::Display for KubernetesMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -99,6 +99,24 @@ fn check_names_everything_that_is_wrong_at_once_and_no_secret() {
 }
 
 #[test]
+fn check_says_what_was_decided_for_kubernetes_and_what_it_lacks() {
+    let pod = [
+        ("PGHOST", "db"),
+        ("POD_NAME", "retsu-0"),
+        ("POD_NAMESPACE", "queues"),
+        ("POD_UID", "7c1f"),
+        ("KUBECONFIG", "/nowhere"),
+        ("RETSU_KUBERNETES__MODE", "on"),
+        ("RETSU_KUBERNETES__INSTANCE_SELECTOR", "app=retsu"),
+    ];
+    let (report, _) = said(program(&["check"]).envs(pod), 0);
+    assert!(report.ends_with("# Kubernetes is on: Pod queues/retsu-0 (7c1f), through KUBECONFIG\n"), "{report}");
+    let (_, errors) = said(program(&["check"]).envs(pod).env_remove("POD_UID"), 2);
+    let wanted = "POD_UID: must be `metadata.uid` of this Pod, because `kubernetes.mode` is on (environment RETSU_";
+    assert!(errors.contains(wanted), "{errors}");
+}
+
+#[test]
 fn a_configuration_file_that_is_not_there_is_named() {
     let (_, errors) = said(&mut program(&["check", "--config", "/nowhere/collector.yaml"]), 2);
     assert!(

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod labels;
+mod lifecycle;
 mod proxy;
 mod server;
 
