@@ -54,6 +54,8 @@ pub(super) struct Reconciler {
     wanted: Desired,
     /// The own Pod as it was read last.
     own: Option<PodState>,
+    /// Whether that is known not to be what there is now.
+    outdated: bool,
     /// What the own Pod was last seen to agree with.
     settled: Option<Desired>,
     /// Failures in a row.
@@ -88,6 +90,7 @@ impl Reconciler {
             started,
             wanted,
             own: None,
+            outdated: true,
             settled: None,
             failures: 0,
             yielded: None,
@@ -108,7 +111,7 @@ impl Reconciler {
             if self.yields(&desired) {
                 desired.role = Role::Standby;
             }
-            let step = if self.own.is_none() || read.elapsed() >= READ_INTERVAL {
+            let step = if self.outdated || read.elapsed() >= READ_INTERVAL {
                 read = Instant::now();
                 self.read(&desired).await
             } else {
@@ -150,12 +153,16 @@ impl Reconciler {
                 if own.uid != settings.pod.uid {
                     return Step::Replaced;
                 }
-                self.own = Some(own);
-                self.failures = 0;
+                self.found(own);
                 Step::Again
             }
             // What cannot be read can perhaps be patched, which reads it as well.
-            Err(error) if error.kind == RequestErrorKind::Denied => self.step(desired).await,
+            Err(error) if error.kind == RequestErrorKind::Denied => {
+                if self.outdated {
+                    self.own = None;
+                }
+                self.step(desired).await
+            }
             Err(error) => self.failed(error),
         }
     }
@@ -173,7 +180,9 @@ impl Reconciler {
             return Step::Again;
         }
         let (requests, name) = (self.requests.clone(), self.settings.pod.name.clone());
-        self.tell(LabelState::Pending);
+        if !matches!(self.report.borrow().state, LabelState::Denied(_)) {
+            self.tell(LabelState::Pending);
+        }
         let Some(result) = self.unless_changed(requests.merge(&name, &patch)).await else { return Step::Again };
         match result {
             Ok(pod) => {
@@ -187,12 +196,17 @@ impl Reconciler {
                 }
                 let container = own.container_of(&self.settings.container_name, self.started);
                 let stuck = desired.patch(Some(&own), container, &self.settings).is_some();
-                self.own = Some(own);
+                self.found(own);
                 // Somebody else in the way of the patch has changed it.
                 if stuck { self.after(None) } else { Step::Again }
             }
             Err(error) => self.failed(error),
         }
+    }
+
+    fn found(&mut self, own: PodState) {
+        self.own = Some(own);
+        self.outdated = false;
     }
 
     /// The lease was proved after the label was seen to be gone: whoever took it may have known that it is over.
@@ -246,8 +260,7 @@ impl Reconciler {
         match error.kind {
             RequestErrorKind::Replaced => return Step::Replaced,
             RequestErrorKind::Conflict | RequestErrorKind::Invalid | RequestErrorKind::NotFound => {
-                // What was read last is not what there is.
-                self.own = None;
+                self.outdated = true;
             }
             RequestErrorKind::Denied => {
                 self.tell(LabelState::Denied(Denied { verb: error.verb, resource: error.resource }));
@@ -272,7 +285,7 @@ impl Reconciler {
     fn settle(&mut self, desired: Desired) {
         self.failures = 0;
         self.settled = Some(desired);
-        self.tell(LabelState::Set);
+        self.tell(if self.yielded.is_some() { LabelState::Pending } else { LabelState::Set });
         let ended = desired.tenure.filter(|tenure| {
             tenure.ended.is_some() && self.own.as_ref().is_some_and(|own| Desired::is_told(own, tenure))
         });
