@@ -3,6 +3,7 @@
 mod cluster;
 mod labels;
 mod lifecycle;
+mod manifests;
 mod proxy;
 mod server;
 
