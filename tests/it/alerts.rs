@@ -99,7 +99,7 @@ tests:
         eval_time: 8m
         exp_samples: [{labels: '{to="standby"}', value: 3}]
       - expr: ALERTS{alertstate="firing"}
-        eval_time: 6m
+        eval_time: 5m30s
         exp_samples: []
       - expr: ALERTS{alertstate="firing"}
         eval_time: 9m

@@ -129,7 +129,11 @@ async fn the_example_of_electing_only_labels_one_pod_which_its_service_selects()
     let b = start("b").await;
     b.wait_for_log("another session holds the advisory lock", LIMIT).await;
     assert_eq!((a.get("/leader").await.unwrap().0, b.get("/leader").await.unwrap().0), (200, 503));
-    assert!(!a.metrics().await.unwrap().contains("queue_"), "it elects only");
+    for replica in [&a, &b] {
+        let agreed = "retsu_collector_label_agreement{state=\"one\"} 1";
+        eventually(LIMIT, agreed, async || replica.metrics().await.unwrap().contains(agreed)).await;
+        assert!(!replica.metrics().await.unwrap().contains("queue_"), "it elects only");
+    }
     a.sigterm();
     assert!(a.wait_exit(LIMIT).await.success());
     eventually(LIMIT, "b is selected alone", async || selected(&cluster, &service).await == ["b"]).await;
