@@ -3,6 +3,7 @@
 use retsu_collector::election::State;
 
 use super::cluster::{Cluster, Guard, RATES};
+use super::platform::Skip;
 use super::system::{Message, Process, Request, System};
 
 /// One step. The number is that of the process.
@@ -31,6 +32,19 @@ pub enum Action<const N: usize> {
     Continue(usize),
     /// The process ends and is started again. One that takes no step until then is down meanwhile.
     Restart(usize),
+    /// The platform stores what the process writes of its term by now.
+    Annotate(usize),
+    /// The process writes that, and it is stored later or never.
+    AnnotateLate(usize),
+    StoreLate(usize),
+    /// The process claims the end of the holder that it saw.
+    Claim(usize),
+    /// The process reads what every Pod says.
+    List(usize),
+    /// The Pod of the process is deleted by force, while the process goes on.
+    Vanish(usize),
+    /// Some leader removes what the Pod of this process says.
+    Sweep(usize),
     /// From here on nothing fails and nobody is late. Of what is in flight this is lost for good.
     EndFaults(Losses),
 }
@@ -77,6 +91,7 @@ impl<const N: usize> Cluster<N> {
                 self.steps_for(system, index, actions);
             }
             self.faults(system, actions);
+            self.offer_of_platform(system, actions);
             ticks(system, actions);
             return;
         }
@@ -108,7 +123,7 @@ impl<const N: usize> Cluster<N> {
             return;
         }
         if let Some(request) = process.request {
-            if matches!(request.message, Message::Good { .. } | Message::Bad { .. }) {
+            if matches!(request.message, Message::Good | Message::Bad { .. }) {
                 actions.push(Action::Receive(index));
             }
             if !calm || request.message == Message::Lost && self.is_timed_out(index, request) {
@@ -119,7 +134,8 @@ impl<const N: usize> Cluster<N> {
             State::Standby if !calm || process.rest == 0 => actions.push(Action::Attempt(index)),
             State::Standby | State::Attempting => {}
             State::Preparing { .. } | State::Leading(_) => {
-                if process.request.is_none() && process.fence < self.fences[index] {
+                let opens = self.has(Guard::OpeningProof) && process.is_opening() && process.wait == 0;
+                if process.request.is_none() && (opens || process.fence < self.fences[index]) {
                     actions.push(Action::Prove(index));
                 }
                 // A refresh that ends beyond the fence ends the term instead.
@@ -150,6 +166,40 @@ impl<const N: usize> Cluster<N> {
         }
     }
 
+    /// Nothing that has to do with the platform ever has to happen.
+    fn offer_of_platform(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
+        if !self.skips() {
+            return;
+        }
+        for (index, process) in system.processes.iter().enumerate() {
+            if self.may_claim(system, index) {
+                actions.push(Action::Claim(index));
+            }
+            if self.may_list(system, index) {
+                actions.push(Action::List(index));
+            }
+            if process.late.is_some() {
+                actions.push(Action::StoreLate(index));
+            }
+            if !process.paused && self.due_annotation(process).is_some() {
+                actions.push(Action::Annotate(index));
+                if self.late_writes && process.late.is_none() {
+                    actions.push(Action::AnnotateLate(index));
+                }
+            }
+            if self.skip == Skip::List && !process.vanished {
+                actions.push(Action::Vanish(index));
+            }
+            let sweeps = |other: &Process| matches!(other.state, State::Leading(_)) && !other.paused;
+            if !self.has(Guard::SweepKeepsTerm)
+                && process.annotation.is_some()
+                && system.processes.iter().enumerate().any(|(other, by)| other != index && sweeps(by))
+            {
+                actions.push(Action::Sweep(index));
+            }
+        }
+    }
+
     fn faults(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
         actions.push(Action::RestartServer);
         if system.lock.is_some() {
@@ -170,7 +220,7 @@ impl<const N: usize> Cluster<N> {
     }
 
     fn is_timed_out(&self, index: usize, request: Request) -> bool {
-        self.fences[index] - request.left >= self.timeout
+        self.fences[index] + self.sighting_slack - request.left >= self.timeout
     }
 
     fn may_export(&self, process: &Process) -> bool {

@@ -36,6 +36,11 @@ pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
             system.lock.is_some_and(|lock| !lock.attached)
         }),
     ];
+    if cluster.skips() {
+        properties.push(Property::sometimes("a leader that skipped its wait exports", |cluster, system: &System<N>| {
+            system.processes.iter().any(|process| process.skipped && cluster.exports(process))
+        }));
+    }
     if cluster.bound.is_some() {
         properties.push(Property::always(LIVENESS, |cluster: &Cluster<N>, system: &System<N>| {
             cluster.bound.is_none_or(|bound| !is_quiet_after(cluster, system, bound) || exporters(cluster, system) == 1)
