@@ -3,7 +3,6 @@
 use retsu_collector::election::State;
 
 use super::cluster::{Cluster, Guard, RATES};
-use super::platform::Skip;
 use super::system::{Message, Process, Request, System};
 
 /// One step. The number is that of the process.
@@ -39,12 +38,6 @@ pub enum Action<const N: usize> {
     StoreLate(usize),
     /// The process claims the end of the holder that it saw.
     Claim(usize),
-    /// The process reads what every Pod says.
-    List(usize),
-    /// The Pod of the process is deleted by force, while the process goes on.
-    Vanish(usize),
-    /// Some leader removes what the Pod of this process says.
-    Sweep(usize),
     /// From here on nothing fails and nobody is late. Of what is in flight this is lost for good.
     EndFaults(Losses),
 }
@@ -168,15 +161,9 @@ impl<const N: usize> Cluster<N> {
 
     /// Nothing that has to do with the platform ever has to happen.
     fn offer_of_platform(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
-        if !self.skips() {
-            return;
-        }
-        for (index, process) in system.processes.iter().enumerate() {
-            if self.may_claim(system, index) {
+        for (index, process) in system.processes.iter().enumerate().filter(|_| self.skips) {
+            if self.claimable(system, index).is_some() {
                 actions.push(Action::Claim(index));
-            }
-            if self.may_list(system, index) {
-                actions.push(Action::List(index));
             }
             if process.late.is_some() {
                 actions.push(Action::StoreLate(index));
@@ -186,16 +173,6 @@ impl<const N: usize> Cluster<N> {
                 if self.late_writes && process.late.is_none() {
                     actions.push(Action::AnnotateLate(index));
                 }
-            }
-            if self.skip == Skip::List && !process.vanished {
-                actions.push(Action::Vanish(index));
-            }
-            let sweeps = |other: &Process| matches!(other.state, State::Leading(_)) && !other.paused;
-            if !self.has(Guard::SweepKeepsTerm)
-                && process.annotation.is_some()
-                && system.processes.iter().enumerate().any(|(other, by)| other != index && sweeps(by))
-            {
-                actions.push(Action::Sweep(index));
             }
         }
     }

@@ -6,7 +6,6 @@ use retsu_collector::config::{CollectorSettings, LeaseSettings, LockKey, OnRefre
 use retsu_collector::election::Timing;
 
 use super::action::Action;
-use super::platform::Skip;
 
 /// One part of the design without which two replicas can export, or nobody does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -51,18 +50,12 @@ pub enum Guard {
     ContainerOfTerm,
     /// An end is claimed by one new leader only.
     ClaimedOnce,
+    /// What is removed for that is what was judged.
+    ClaimOfJudged,
     /// A process that has written that it has withdrawn does not write that again.
     MarkedOnce,
     /// A write that is late is refused when the Pod has changed meanwhile.
     Precondition,
-    /// A new leader has stored its own annotation before it sends the proof with which it opens.
-    OwnAnnotation,
-    /// It reads the list after its grant.
-    FreshList,
-    /// No Pod has vanished since the holder was seen.
-    NobodyVanished,
-    /// A sweep leaves the annotation of a term alone.
-    SweepKeepsTerm,
 }
 
 /// How many units the clock of a process may advance in one tick of true time: each process, each tick,
@@ -81,8 +74,8 @@ pub struct Cluster<const N: usize> {
     pub idle_limit: u8,
     /// The most that a standby lets pass between two attempts.
     pub poll: u8,
-    /// When the wait is skipped.
-    pub skip: Skip,
+    /// Whether a new leader may skip its wait.
+    pub skips: bool,
     /// By how much longer than a fence a sighting counts, in units of the process's own clock.
     pub sighting_slack: u8,
     /// Whether what a process writes to the platform may be stored later than it is written.
@@ -112,7 +105,7 @@ impl<const N: usize> Cluster<N> {
             timeout: 2,
             idle_limit: 2,
             poll: 2,
-            skip: Skip::Never,
+            skips: false,
             sighting_slack: 0,
             late_writes: false,
             abandoned_attempts: false,

@@ -36,7 +36,7 @@ pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
             system.lock.is_some_and(|lock| !lock.attached)
         }),
     ];
-    if cluster.skips() {
+    if cluster.skips {
         properties.push(Property::sometimes("a leader that skipped its wait exports", |cluster, system: &System<N>| {
             system.processes.iter().any(|process| process.skipped && cluster.exports(process))
         }));

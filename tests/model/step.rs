@@ -91,13 +91,10 @@ impl<const N: usize> Cluster<N> {
                 self.restart(&mut system.processes[index]);
             }
             Action::EndFaults(losses) => self.end_faults(system, losses),
-            Action::Annotate(index) => self.annotate(system, index),
-            Action::AnnotateLate(index) => self.annotate_late(system, index),
-            Action::StoreLate(index) => self.store_late(system, index),
+            Action::Annotate(index) => self.annotate(&mut system.processes[index]),
+            Action::AnnotateLate(index) => self.annotate_late(&mut system.processes[index]),
+            Action::StoreLate(index) => self.store_late(&mut system.processes[index]),
             Action::Claim(index) => self.claim(system, index),
-            Action::List(index) => self.list(system, index),
-            Action::Vanish(index) => self.vanish(system, index),
-            Action::Sweep(index) => system.processes[index].annotation = None,
         }
         if !self.has(Guard::OpeningProof) {
             for process in system.processes.iter_mut().filter(|process| process.is_opening() && process.wait == 0) {
@@ -112,16 +109,15 @@ impl<const N: usize> Cluster<N> {
         self.tidy(system);
     }
 
-    /// The process ends, and with it its container, and another one begins in the same Pod or, if that has vanished,
-    /// in a new one.
+    /// The process ends, and with it its container; another one begins in the same Pod.
     fn restart(&self, process: &mut Process) {
         let ended = |annotation: Annotation| Annotation { ended: true, ..annotation };
-        let &mut Process { abandoned, annotation, late, vanished, .. } = process;
+        let &mut Process { abandoned, annotation, late, .. } = process;
         *process = Process {
             abandoned,
             annotation: annotation.map(ended),
             late: late.map(ended),
-            died: !vanished && !self.has(Guard::ContainerOfTerm),
+            died: !self.has(Guard::ContainerOfTerm),
             ..Process::starting()
         };
     }
@@ -130,7 +126,7 @@ impl<const N: usize> Cluster<N> {
         process.rest = 0;
         let opening = process.is_opening() && process.wait == 0;
         let left = self.fences[index] + self.sighting_slack;
-        process.request = Some(Request { message: Message::Asked, left, opening, missed: false });
+        process.request = Some(Request { message: Message::Asked, left, opening });
     }
 
     /// The server answers a request on the session that a process still uses.
@@ -164,7 +160,7 @@ impl<const N: usize> Cluster<N> {
         let (own, Process { seen, told, .. }) = (self.fences[owner], system.processes[owner]);
         let advertised = if self.has(Guard::AdvertisedWhileWaiting) { own.max(seen) } else { own };
         let (closing, idle, awaited) = (false, self.idle_limit, own.max(told));
-        let term = if self.skips() { system.next_term() } else { 0 };
+        let term = if self.skips { system.next_term() } else { 0 };
         system.lock = Some(Lock { owner, attached, closing, idle, advertised, awaited, term });
         if attached {
             system.processes[owner].term = term;
@@ -174,7 +170,7 @@ impl<const N: usize> Cluster<N> {
 
     fn receive(&self, system: &mut System<N>, index: usize) {
         let process = &mut system.processes[index];
-        let Some(Request { message, left: valid, opening, missed }) = process.request.take() else { return };
+        let Some(Request { message, left: valid, opening }) = process.request.take() else { return };
         let own = self.fences[index];
         let left = valid.saturating_sub(self.sighting_slack);
         let fence = if self.has(Guard::FenceFromSending) { left } else { own };
@@ -191,8 +187,7 @@ impl<const N: usize> Cluster<N> {
             }
             (State::Attempting, Message::Bad { advertised, awaited, term }) => {
                 let left = if self.has(Guard::SightingFromSending) { valid } else { own };
-                process.sighting = Sighting { term, left, missed };
-                process.listed = false;
+                process.sighting = Sighting { term, left };
                 process.told = process.told.max(awaited);
                 if self.has(Guard::AdvertisedFence) {
                     process.seen = process.seen.max(advertised);

@@ -42,8 +42,6 @@ pub struct Request {
     pub left: u8,
     /// A proof that was sent after the end of the wait.
     pub opening: bool,
-    /// An attempt, and a Pod has vanished since it was sent.
-    pub missed: bool,
 }
 
 impl Request {
@@ -87,16 +85,12 @@ pub struct Process {
     /// It has skipped its wait.
     pub skipped: bool,
     pub sighting: Sighting,
-    /// While it waits: the platform has stored its annotation for this term.
-    pub annotated: bool,
-    /// While it waits: it has read a list that proves an end.
-    pub listed: bool,
+    /// It has seen that the holder has ended. Kept only where that counts without another look.
+    pub judged: bool,
     /// What its Pod says.
     pub annotation: Option<Annotation>,
     /// What it has written and the platform has not stored yet.
     pub late: Option<Annotation>,
-    /// Its Pod has vanished.
-    pub vanished: bool,
     /// A container of its Pod was killed. Kept only where it is taken for that of the term.
     pub died: bool,
 }
@@ -118,11 +112,9 @@ impl Process {
             marked: false,
             skipped: false,
             sighting: Sighting::NONE,
-            annotated: false,
-            listed: false,
+            judged: false,
             annotation: None,
             late: None,
-            vanished: false,
             died: false,
         }
     }
@@ -194,21 +186,9 @@ impl Process {
 
     /// What has to do with the platform.
     fn packed_terms(&self) -> u64 {
-        let (opening, missed, term) = self.request.map_or((false, false, 0), |request| {
-            (request.opening, request.missed, request.message.term())
-        });
-        let flags = [
-            opening,
-            missed,
-            self.exported,
-            self.marked,
-            self.skipped,
-            self.sighting.missed,
-            self.annotated,
-            self.listed,
-            self.vanished,
-            self.died,
-        ];
+        let (opening, term) =
+            self.request.map_or((false, 0), |request| (request.opening, request.message.term()));
+        let flags = [opening, self.exported, self.marked, self.skipped, self.judged, self.died];
         let annotation = |annotation: Option<Annotation>| {
             annotation.map_or(0, |Annotation { term, exported, ended }| {
                 u64::from(term) << 2 | u64::from(exported) << 1 | u64::from(ended)
@@ -216,12 +196,12 @@ impl Process {
         };
         // Five bits for each term.
         flags.iter().fold(0, |packed, &flag| packed << 1 | u64::from(flag))
-            | u64::from(term) << 10
-            | u64::from(self.term) << 15
-            | u64::from(self.sighting.term) << 20
-            | u64::from(self.sighting.left) << 25
-            | annotation(self.annotation) << 32
-            | annotation(self.late) << 40
+            | u64::from(term) << 6
+            | u64::from(self.term) << 11
+            | u64::from(self.sighting.term) << 16
+            | u64::from(self.sighting.left) << 21
+            | annotation(self.annotation) << 28
+            | annotation(self.late) << 35
     }
 }
 
