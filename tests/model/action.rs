@@ -185,7 +185,7 @@ impl<const N: usize> Cluster<N> {
         for (index, process) in system.processes.iter().enumerate() {
             if process.paused {
                 actions.push(Action::Continue(index));
-            } else if matches!(process.state, State::Leading(_)) {
+            } else if self.pauses && matches!(process.state, State::Leading(_)) {
                 // Elsewhere a process that is stopped differs in nothing from one that takes no step.
                 actions.push(Action::Pause(index));
             }

@@ -82,6 +82,9 @@ pub struct Cluster<const N: usize> {
     pub late_writes: bool,
     /// Whether an attempt that its process has given up may still reach the server, which grants it to nobody.
     pub abandoned_attempts: bool,
+    /// Whether processes are paused. One that is not, and takes no step, exports no less, so that the largest runs do
+    /// without.
+    pub pauses: bool,
     /// Whether a refresh may succeed while its process still waits. That changes nothing until the wait is over, so
     /// that the largest runs do without.
     pub early_refreshes: bool,
@@ -109,6 +112,7 @@ impl<const N: usize> Cluster<N> {
             sighting_slack: 0,
             late_writes: false,
             abandoned_attempts: false,
+            pauses: true,
             early_refreshes: true,
             interchangeable: false,
             after: Vec::new(),

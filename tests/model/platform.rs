@@ -146,7 +146,9 @@ impl<const N: usize> Cluster<N> {
             let kept = |annotation: &Annotation| matters(annotation.term) || any_term;
             process.annotation = process.annotation.filter(kept);
             process.late = process.late.filter(kept);
-            if !matters(process.term) {
+            let silent = matches!(process.state, State::Leaving(_))
+                && (process.marked || !process.exported && self.has(Guard::Exported));
+            if silent || !matters(process.term) {
                 (process.term, process.exported, process.marked) = (0, false, false);
             }
         }

@@ -15,18 +15,21 @@ fn skipping<const N: usize>(fence: u8) -> Cluster<N> {
 #[test]
 fn whoever_claims_the_end_of_a_holder_that_it_has_just_seen_may_skip_its_wait() {
     let cluster = Cluster { interchangeable: true, late_writes: long(), ..skipping::<2>(2) };
-    holds("two replicas that skip", cluster, 200_000);
+    holds("two replicas that skip", cluster, 180_000);
 }
 
 #[test]
 fn three_replicas_never_export_at_once_even_if_they_skip() {
-    let fence = if long() { 2 } else { 1 };
-    holds("three replicas that skip", Cluster { interchangeable: true, ..skipping::<3>(fence) }, 1);
+    if long() {
+        let cluster = Cluster { interchangeable: true, pauses: false, ..skipping::<3>(1) };
+        holds("three replicas that skip", cluster, 700_000);
+    }
 }
 
 /// `after` is what is known to lead there; the check finds the rest.
 fn needed<const N: usize>(guard: Guard, fence: u8, after: &[&[Action<N>]]) {
-    let cluster = Cluster { after: after.concat(), late_writes: guard == Guard::Precondition, ..skipping(fence) }.without(guard);
+    let cluster =
+        Cluster { after: after.concat(), late_writes: guard == Guard::Precondition, ..skipping(fence) }.without(guard);
     counterexample(&format!("skips, without {guard:?}"), cluster, SAFETY);
 }
 

@@ -41,6 +41,9 @@ impl<const N: usize> Model for Cluster<N> {
 
 impl<const N: usize> Cluster<N> {
     fn step(&self, system: &mut System<N>, action: Action<N>) {
+        for process in system.processes.iter_mut().filter(|process| matches!(process.state, State::Leading(_))) {
+            process.skipped = false;
+        }
         match action {
             Action::Attempt(index) => {
                 system.processes[index].state.attempt();
@@ -170,9 +173,9 @@ impl<const N: usize> Cluster<N> {
 
     fn receive(&self, system: &mut System<N>, index: usize) {
         let process = &mut system.processes[index];
-        let Some(Request { message, left: valid, opening }) = process.request.take() else { return };
+        let Some(Request { message, left: counts, opening }) = process.request.take() else { return };
         let own = self.fences[index];
-        let left = valid.saturating_sub(self.sighting_slack);
+        let left = counts.saturating_sub(self.sighting_slack);
         let fence = if self.has(Guard::FenceFromSending) { left } else { own };
         match (process.state, message) {
             (State::Attempting, Message::Good) => {
@@ -186,7 +189,7 @@ impl<const N: usize> Cluster<N> {
                 process.wait = wait.saturating_sub(travelled);
             }
             (State::Attempting, Message::Bad { advertised, awaited, term }) => {
-                let left = if self.has(Guard::SightingFromSending) { valid } else { own };
+                let left = if self.has(Guard::SightingFromSending) { counts } else { own };
                 process.sighting = Sighting { term, left };
                 process.told = process.told.max(awaited);
                 if self.has(Guard::AdvertisedFence) {
@@ -265,7 +268,8 @@ impl<const N: usize> Cluster<N> {
 
 /// The process stops exporting and believing, and closes its session next.
 fn withdraw(process: &mut Process) {
-    process.exported = process.term > 0 && matches!(process.state, State::Preparing { waited: true, .. } | State::Leading(_));
+    process.exported =
+        process.term > 0 && matches!(process.state, State::Preparing { waited: true, .. } | State::Leading(_));
     process.skipped = false;
     process.state.withdrawn();
     (process.fence, process.wait, process.request) = (0, 0, None);

@@ -82,7 +82,7 @@ pub struct Process {
     pub exported: bool,
     /// It leaves, and has written so.
     pub marked: bool,
-    /// It has skipped its wait.
+    /// It has skipped its wait; kept until it leads.
     pub skipped: bool,
     pub sighting: Sighting,
     /// It has seen that the holder has ended. Kept only where that counts without another look.
@@ -186,8 +186,7 @@ impl Process {
 
     /// What has to do with the platform.
     fn packed_terms(&self) -> u64 {
-        let (opening, term) =
-            self.request.map_or((false, 0), |request| (request.opening, request.message.term()));
+        let (opening, term) = self.request.map_or((false, 0), |request| (request.opening, request.message.term()));
         let flags = [opening, self.exported, self.marked, self.skipped, self.judged, self.died];
         let annotation = |annotation: Option<Annotation>| {
             annotation.map_or(0, |Annotation { term, exported, ended }| {
