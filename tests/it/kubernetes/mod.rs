@@ -1,7 +1,9 @@
 //! What the collector does in Kubernetes, on a real API server.
 
+mod answers;
 mod cluster;
 mod labels;
+mod policy;
 mod proxy;
 mod server;
 
