@@ -32,24 +32,33 @@ fn refused(answer: kube::Result<Pod>) -> Status {
     }
 }
 
-/// Fields that a refusal blames.
+/// Fields that a refusal blames, each once.
 fn causes(status: &Status) -> Vec<&str> {
-    status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.field.as_str()).collect()
+    let mut fields: Vec<_> =
+        status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.field.as_str()).collect();
+    fields.dedup();
+    fields
 }
 
 #[tokio::test]
-async fn a_replaced_pod_is_422_with_its_uid_as_the_cause() {
+async fn a_replaced_pod_is_422_with_its_uid_as_the_cause_and_409_when_the_resource_version_is_old_as_well() {
     let (cluster, pods) = collector().await;
-    let uid = cluster.get("a").await.unwrap().metadata.uid;
-    assert_eq!(code(merge(&pods, json!({"uid": uid, "labels": {ROLE: "standby"}})).await), 200);
+    let old = cluster.get("a").await.unwrap().metadata;
+    assert_eq!(code(merge(&pods, json!({"uid": old.uid, "labels": {ROLE: "standby"}})).await), 200);
     cluster.delete("a", true).await;
-    cluster.pod("a").await;
-    let pods: Api<Pod> = cluster.api(&cluster.client_of("a").await);
-    let status = refused(merge(&pods, json!({"uid": uid, "labels": {ROLE: "standby"}})).await);
-    assert_eq!((status.code, status.reason.as_str(), causes(&status)), (422, "Invalid", vec!["metadata.uid"]));
-    // Also when the resource version is one of the Pod that was replaced.
-    let version = json!({"uid": uid, "resourceVersion": "1", "labels": {ROLE: "standby"}});
-    println!("{:?}", refused(merge(&pods, version).await));
+    let new = cluster.pod("a").await.metadata;
+    let patch = async |version: &Option<String>| {
+        let metadata = json!({"uid": old.uid, "resourceVersion": version, "labels": {ROLE: "standby"}});
+        // The API server remembers for ten seconds that the token of the old Pod was good.
+        refused(merge(&pods, metadata).await)
+    };
+    for version in [None, new.resource_version] {
+        let status = patch(&version).await;
+        assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
+        assert_eq!(causes(&status), ["metadata.uid"]);
+    }
+    let status = patch(&old.resource_version).await;
+    assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"));
 }
 
 #[tokio::test]
@@ -74,11 +83,15 @@ async fn a_stale_resource_version_is_409() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_gone_is_404_and_so_is_its_patch() {
+async fn a_pod_that_is_gone_is_404_and_its_token_soon_401() {
     let (cluster, pods) = collector().await;
+    assert_eq!(code(pods.get("a").await), 200);
+    let fresh: Api<Pod> = cluster.api(&cluster.client_of("a").await);
     cluster.delete("a", true).await;
     assert_eq!(code(pods.get("a").await), 404);
     assert_eq!(refused(merge(&pods, json!({"labels": {ROLE: "standby"}})).await).reason, "NotFound");
+    // A token that the API server has not seen within ten seconds.
+    assert_eq!(refused(fresh.get("a").await).reason, "Unauthorized");
 }
 
 #[tokio::test]
