@@ -22,7 +22,8 @@ use retsu_collector::config::{LockKey, ManagementSettings};
 use retsu_collector::election::Lease;
 use retsu_collector::election::{Liveness, Status};
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, Rendered, scrape};
-use retsu_collector::http::{Context, Limits, LogFilter, Ready, bind, routes, serve};
+use retsu_collector::http::{Context, Limits, LogFilter, Ready, Serving, bind, routes, serve};
+use retsu_collector::kubernetes::LabelReport;
 use support::Bounds;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -163,6 +164,8 @@ async fn main() -> ExitCode {
         status,
         liveness: Arc::new(Liveness::new(Duration::from_secs(3600))),
         database: Arc::new(Nothing),
+        serving: Arc::new(Serving::open()),
+        label: watch::channel(LabelReport::off()).1,
         log_filter: Arc::new(Nothing),
     };
     let listener = bind(&ManagementSettings { bind_address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port: 0 }).unwrap();

@@ -1,8 +1,9 @@
-//! The clock that fences are measured on.
+//! The clock that fences are measured on, and when this process was started by it.
 
 use std::ops::Add;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
 
 /// An instant on `CLOCK_BOOTTIME`: it never steps, and it goes on while the machine is suspended, which
@@ -54,9 +55,35 @@ impl Add<Duration> for BootInstant {
     }
 }
 
+/// When this process was started, by the wall clock as it is set now; `None` when `/proc` does not tell.
+#[must_use]
+pub fn process_started() -> Option<SystemTime> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program is in parentheses, and may contain some. The 20th field after it counts ticks from the boot.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let since_boot = Duration::from_nanos(ticks.saturating_mul(1_000_000_000 / clock_ticks_per_second().max(1)));
+    SystemTime::now().checked_sub(BootInstant::now().0.saturating_sub(since_boot))
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use prometheus::core::Collector;
+    use prometheus::process_collector::ProcessCollector;
+
     use super::*;
+
+    #[test]
+    fn the_start_of_this_process_is_that_of_its_process_metrics() {
+        let metrics = ProcessCollector::for_self().collect();
+        let start = metrics.iter().find(|family| family.name() == "process_start_time_seconds").unwrap();
+        // Made from the time of the boot in whole seconds.
+        let told = Duration::from_secs_f64(start.get_metric()[0].get_gauge().get_value());
+        let started = process_started().unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        assert!(started.abs_diff(told) <= Duration::from_millis(1100), "{started:?} {told:?}");
+    }
 
     #[test]
     fn counts_forward_and_survives_the_round_trip() {

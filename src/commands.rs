@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use retsu_collector::cli::{ConfigurationArgs, EXIT_FAILURE, EXIT_USAGE, SchemaArgs};
 #[cfg(feature = "demo")]
 use retsu_collector::cli::{DemoArgs, DemoCollectorArgs, DemoServerArgs};
-use retsu_collector::config::{self, Flag, Loaded, Sources};
+use retsu_collector::config::{self, Flag, KubernetesMode, Loaded, Sources};
 #[cfg(feature = "demo")]
 use retsu_collector::demo;
 use retsu_collector::schema::{self, Applied};
@@ -49,9 +49,10 @@ impl From<anyhow::Error> for Failure {
 /// An invalid configuration (2) or a failure at run time (1).
 pub(crate) fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
     let settings = load(args.config.as_deref(), args.flags())?.settings;
+    let identity = identity(&settings.kubernetes);
     let telemetry = telemetry::init(&settings.logging, &settings.traces).map_err(Failure::usage)?;
     let runtime = runtime()?;
-    let outcome = runtime.block_on(supervisor::run(settings, identity(), Arc::new(telemetry.filter())));
+    let outcome = runtime.block_on(supervisor::run(settings, identity, Arc::new(telemetry.filter())));
     // A name being resolved or a file being read by a blocking thread must not keep a stopped process.
     runtime.shutdown_background();
     if let Err(error) = telemetry.shutdown(TRACES_LIMIT) {
@@ -63,7 +64,8 @@ pub(crate) fn run(args: &ConfigurationArgs) -> Result<(), Failure> {
     })
 }
 
-/// `check`: prints the effective configuration and, as comments of that YAML file, the declared bound.
+/// `check`: prints the effective configuration and, as comments of that YAML file, the declared bound and what was
+/// decided for Kubernetes.
 ///
 /// # Errors
 ///
@@ -72,7 +74,7 @@ pub(crate) fn check(args: &ConfigurationArgs) -> Result<(), Failure> {
     let Loaded { settings, report } = load(args.config.as_deref(), args.flags())?;
     settings.database.connect_options().map_err(Failure::usage)?;
     let bound: String = settings.timing.to_string().lines().map(|line| format!("# {line}\n")).collect();
-    print(format_args!("{report}{bound}"))
+    print(format_args!("{report}{bound}# {}\n", settings.kubernetes))
 }
 
 /// `schema`: prints the schema, or creates and fills it.
@@ -201,7 +203,10 @@ fn runtime() -> Result<Runtime, Failure> {
 }
 
 /// The name of this replica: that of its Pod, or host and process elsewhere.
-fn identity() -> String {
+fn identity(kubernetes: &KubernetesMode) -> String {
+    if let KubernetesMode::On(settings) = kubernetes {
+        return settings.pod.name.clone();
+    }
     std::env::var("POD_NAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         format!("{host}/{}", std::process::id())

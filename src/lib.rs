@@ -15,9 +15,15 @@ pub mod demo;
 pub mod election;
 pub mod exposition;
 pub mod http;
+pub mod kubernetes;
 pub mod schema;
 pub mod supervisor;
 pub mod telemetry;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#[path = "../tests/it/support/log.rs"]
+mod test_log;
 
 /// The commit that this program was built from, as `RETSU_COMMIT` told the compiler; `unknown` without it.
 pub const COMMIT: &str = match option_env!("RETSU_COMMIT") {

@@ -13,11 +13,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::collection::Collector;
-use crate::config::Settings;
+use crate::config::{KubernetesMode, KubernetesSettings, Settings};
 use crate::database::{Database, DatabaseError};
-use crate::election::{ElectionError, Elector, Liveness, Status, Unwitnessed};
-use crate::exposition::{Metrics, MetricsError, PoolState, Publication, SamplerError};
-use crate::http::{self, HttpError, Limits, LogFilter, Ready};
+use crate::election::{ElectionError, Elector, Liveness, Platform, Standalone, Status};
+use crate::exposition::{KubernetesMetrics, Metrics, MetricsError, PoolState, Publication, SamplerError};
+use crate::http::{self, HttpError, Limits, LogFilter, Ready, Serving};
+use crate::kubernetes::{ClientError, Kubernetes, LabelReport};
 
 /// How often the process metrics are read from `/proc`.
 const PROCESS_SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
@@ -37,6 +38,9 @@ pub enum RunError {
     /// The management endpoint could not be bound or served.
     #[error(transparent)]
     Http(#[from] HttpError),
+    /// The address of the Kubernetes API or the credentials for it are unusable.
+    #[error("the Kubernetes API cannot be used: {0}")]
+    Kubernetes(#[from] ClientError),
     /// The process's own metrics could not be registered.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -65,7 +69,9 @@ impl RunError {
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         match self {
-            Self::Database(DatabaseError::Options(_)) | Self::Http(HttpError::Bind { .. }) => true,
+            Self::Database(DatabaseError::Options(_)) | Self::Http(HttpError::Bind { .. }) | Self::Kubernetes(_) => {
+                true
+            }
             Self::Election(error) => error.is_configuration(),
             _ => false,
         }
@@ -100,6 +106,8 @@ type Ended = (&'static str, Result<(), RunError>);
 struct Tasks {
     election: JoinSet<Ended>,
     stop_election: CancellationToken,
+    platform: JoinSet<Ended>,
+    stop_platform: CancellationToken,
     endpoint: JoinSet<Ended>,
     stop_endpoint: CancellationToken,
     publication: Arc<Publication>,
@@ -128,6 +136,7 @@ async fn supervise(
             Ok(())
         }
         Some(ended) = tasks.election.join_next() => Err(premature(ended)),
+        Some(ended) = tasks.platform.join_next() => Err(premature(ended)),
         Some(ended) = tasks.endpoint.join_next() => Err(premature(ended)),
     };
     if let Err(error) = &cause {
@@ -144,6 +153,7 @@ async fn supervise(
     }
     // No task outlives this function, whatever cut the shutdown short.
     tasks.election.shutdown().await;
+    tasks.platform.shutdown().await;
     tasks.endpoint.shutdown().await;
     cause.and(stopped)
 }
@@ -172,11 +182,22 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
     let publication = Arc::new(Publication::default());
     let collector = &settings.collector;
     let (pool, max) = (database.pool().clone(), settings.database.max_connections);
-    let metrics =
-        Arc::new(Metrics::new(collector.collection_interval, collector.lock_key, timing.bounds(), move || {
-            PoolState { size: pool.size(), idle: u32::try_from(pool.num_idle()).unwrap_or(max), max }
-        })?);
+    let metrics = Metrics::new(collector.collection_interval, collector.lock_key, timing.bounds(), move || {
+        PoolState { size: pool.size(), idle: u32::try_from(pool.num_idle()).unwrap_or(max), max }
+    })?;
+    let metrics = if collector.collection { metrics } else { metrics.without_collection() };
     let (status, watched) = watch::channel(Status::starting());
+    let told = match &settings.kubernetes {
+        KubernetesMode::On(kubernetes) => Told::cluster(kubernetes, &watched)?,
+        KubernetesMode::Off { reason } => {
+            tracing::info!(reason, "Kubernetes is not told who leads");
+            Told::nobody()
+        }
+    };
+    let metrics = Arc::new(match told.metrics {
+        Some(kubernetes) => metrics.with_kubernetes(kubernetes),
+        None => metrics,
+    });
     let allowance = Elector::allowance(collector, settings.database.acquire_timeout);
     let liveness = Arc::new(Liveness::new(allowance));
 
@@ -190,7 +211,7 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         metrics: Arc::clone(&metrics),
         status,
         liveness: Arc::clone(&liveness),
-        predecessors: Arc::new(Unwitnessed),
+        platform: told.platform,
     };
     let routes = http::routes(http::Context {
         publication: Arc::clone(&publication),
@@ -198,12 +219,16 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         status: watched,
         liveness,
         database: Arc::new(database.clone()),
+        serving: told.serving,
+        label: told.label,
         identity,
         log_filter,
     });
     let mut tasks = Tasks {
         election: JoinSet::new(),
         stop_election: CancellationToken::new(),
+        platform: JoinSet::new(),
+        stop_platform: CancellationToken::new(),
         endpoint: JoinSet::new(),
         stop_endpoint: CancellationToken::new(),
         publication,
@@ -216,9 +241,44 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
     tasks.endpoint.spawn(async move {
         ("process metrics", metrics.sample_process(PROCESS_SAMPLE_INTERVAL, stop).await.map_err(Into::into))
     });
+    if let Some(kubernetes) = told.kubernetes {
+        let stop = tasks.stop_platform.clone();
+        tasks.platform.spawn(async move {
+            kubernetes.run(stop).await;
+            ("kubernetes", Ok(()))
+        });
+    }
     let stop = tasks.stop_election.clone();
     tasks.election.spawn(async move { ("election", elector.run(stop).await.map_err(Into::into)) });
     Ok(tasks)
+}
+
+/// Who is told of the role, and what the rest of the process sees of that.
+struct Told {
+    kubernetes: Option<Kubernetes>,
+    platform: Arc<dyn Platform>,
+    metrics: Option<Arc<KubernetesMetrics>>,
+    serving: Arc<Serving>,
+    label: watch::Receiver<LabelReport>,
+}
+
+impl Told {
+    fn nobody() -> Self {
+        Self {
+            kubernetes: None,
+            platform: Arc::new(Standalone::default()),
+            metrics: None,
+            serving: Arc::new(Serving::open()),
+            label: watch::channel(LabelReport::off()).1,
+        }
+    }
+
+    fn cluster(settings: &KubernetesSettings, status: &watch::Receiver<Status>) -> Result<Self, RunError> {
+        let (metrics, serving) = (Arc::new(KubernetesMetrics::new()?), Arc::new(Serving::closed()));
+        let kubernetes = Kubernetes::new(settings.clone(), status, &metrics, Arc::clone(&serving))?;
+        let (platform, label) = (kubernetes.platform(), kubernetes.report());
+        Ok(Self { kubernetes: Some(kubernetes), platform, metrics: Some(metrics), serving, label })
+    }
 }
 
 /// What it means that a vital task ended although nothing had asked it to.
@@ -230,17 +290,19 @@ fn premature(ended: Result<Ended, JoinError>) -> RunError {
     }
 }
 
-/// The one order of shutdown: withdraw, free the lock, stop answering, close the pool.
+/// The one order of shutdown: withdraw, tell the platform, free the lock, stop answering, close the pool.
 async fn shut_down(tasks: &mut Tasks) -> Result<(), RunError> {
     // A task that panicked has not withdrawn its gauges itself.
     tasks.publication.withdraw();
     tasks.stop_election.cancel();
     let election = join_all(&mut tasks.election).await;
+    tasks.stop_platform.cancel();
+    let platform = join_all(&mut tasks.platform).await;
     tasks.stop_endpoint.cancel();
     let endpoint = join_all(&mut tasks.endpoint).await;
     // The session of a cancelled attempt is closed by the pool in the background.
     _ = timeout(POOL_CLOSE_LIMIT, tasks.pool.close()).await;
-    election.and(endpoint)
+    election.and(platform).and(endpoint)
 }
 
 async fn join_all(tasks: &mut JoinSet<Ended>) -> Result<(), RunError> {
@@ -281,6 +343,8 @@ mod tests {
         Tasks {
             election: JoinSet::new(),
             stop_election: CancellationToken::new(),
+            platform: JoinSet::new(),
+            stop_platform: CancellationToken::new(),
             endpoint: JoinSet::new(),
             stop_endpoint: CancellationToken::new(),
             publication,

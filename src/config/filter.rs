@@ -6,6 +6,10 @@ use tracing_subscriber::filter::EnvFilter;
 /// The words of a filter that are levels.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
+/// Dependencies whose lines are only shown when the filter names them: they tell of every failed request, with what
+/// was answered, where this program tells of each outage and each refusal once.
+const QUIET: &str = "kube_client=off,kube_runtime=off";
+
 /// Why a log filter is refused.
 #[derive(Debug, Error)]
 pub enum FilterError {
@@ -51,7 +55,8 @@ pub fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
             return Err(FilterError::Level { word: word.to_owned(), level });
         }
     }
-    Ok(EnvFilter::builder().parse(text)?)
+    // Of two directives for one target the last one holds.
+    Ok(EnvFilter::builder().parse(format!("{QUIET},{text}"))?)
 }
 
 #[cfg(test)]

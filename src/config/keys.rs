@@ -113,6 +113,12 @@ pub(crate) static KEYS: &[Key] = &[
         "The advisory lock that decides who leads, `(classid, objid)` in `pg_locks`. The default excludes Retsu's own collector.",
     ),
     key(
+        "worker.queue.state_metrics_collector.collection",
+        Kind::Choice(&["on", "off"]),
+        Some("on"),
+        "Whether a leader reads queue state and exports it. `off` elects only: no query, no gauges, the label and `/leader` alone.",
+    ),
+    key(
         "worker.queue.state_metrics_collector.lease.heartbeat_interval_seconds",
         SPAN,
         Some("1"),
@@ -170,6 +176,43 @@ pub(crate) static KEYS: &[Key] = &[
     ),
     key("telemetry.traces.sample_ratio", Kind::Ratio, Some("1"), "Share of the traces that is kept."),
     key("telemetry.traces.service_name", Kind::Text, Some("retsu-collector"), "Resource attribute `service.name`."),
+    key(
+        "kubernetes.mode",
+        Kind::Choice(&["auto", "on", "off"]),
+        Some("auto"),
+        "Whether the leader labels its own Pod. `auto` does where everything that it needs is there.",
+    ),
+    key(
+        "kubernetes.instance_selector",
+        Kind::LabelSelector,
+        None,
+        "Selects the Pods of this instance, the own one among them. It may not look at the role label.",
+    ),
+    key(
+        "kubernetes.container_name",
+        Kind::DnsLabel,
+        Some("retsu-collector"),
+        "Which container of the Pod is this process, also among the init containers.",
+    ),
+    key(
+        "kubernetes.role_label",
+        Kind::QualifiedName,
+        Some("retsu.io/collector-role"),
+        "Label of the Pod that says `leader` or `standby`; a Service of the leader selects it. Give every replica the same.",
+    ),
+    key(
+        "kubernetes.term_annotation",
+        Kind::QualifiedName,
+        Some("retsu.io/collector-term"),
+        "Annotation of the Pod that says which term it leads or led. Give every replica the same.",
+    ),
+    key(
+        "kubernetes.leader_deletion_cost",
+        Kind::Integer { min: 1, max: 2_147_483_647 },
+        Some("100"),
+        "`controller.kubernetes.io/pod-deletion-cost` of the leader, so that scaling down takes standbys first.",
+    ),
+    key("kubernetes.request_timeout_seconds", SPAN, Some("5"), "Limit of one request to the Kubernetes API."),
 ];
 
 /// Sections of a Retsu file that are accepted and unused.

@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use super::settings::LockKey;
-use super::{connection_url, filter};
+use super::{connection_url, filter, labels};
 
 /// The longest value that any key takes, in bytes.
 const MAX_LENGTH: usize = 16 * 1024;
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Ratio,
     /// `true` or `false`.
     Boolean,
-    /// One of a few words.
+    /// One of a few words; `true` and `false` stand for `on` and `off` where those are among them.
     Choice(&'static [&'static str]),
     /// A line of text.
     Text,
@@ -43,6 +43,12 @@ pub(crate) enum Kind {
     Endpoint,
     /// A two-part advisory-lock key.
     LockKey,
+    /// The key of a Kubernetes label or annotation.
+    QualifiedName,
+    /// A DNS label, the name of a container.
+    DnsLabel,
+    /// A Kubernetes label selector.
+    LabelSelector,
 }
 
 /// A value that satisfies its key's [`Kind`].
@@ -96,6 +102,15 @@ impl Kind {
                 i32::MIN,
                 i32::MAX
             ),
+            Self::QualifiedName => {
+                "the key of a Kubernetes label or annotation: at most 63 letters, digits, `-`, `_` and `.`, \
+                                    the first and the last a letter or digit, alone or after a DNS subdomain and a `/`"
+                    .into()
+            }
+            Self::DnsLabel => "at most 63 lower-case letters, digits and `-`, the first and the last no `-`".into(),
+            Self::LabelSelector => "a Kubernetes label selector of equality and set-based requirements, such as \
+                                    `app.kubernetes.io/name=retsu-collector,tier in (a, b)`"
+                .into(),
         }
     }
 
@@ -110,6 +125,8 @@ impl Kind {
                 Some(number.to_string())
             }
             (Self::Boolean, Yaml::Bool(value)) => Some(value.to_string()),
+            // YAML 1.1, and with it Helm, reads `on` and `off` as booleans and writes them as such.
+            (Self::Choice(words), Yaml::Bool(value)) if words.contains(&"on") => Some(value.to_string()),
             (Self::LockKey, Yaml::Sequence(parts)) => match parts.as_slice() {
                 [Yaml::Number(class), Yaml::Number(object)] => Some(format!("{class},{object}")),
                 _ => None,
@@ -146,7 +163,14 @@ impl Kind {
                 text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio)).map(Value::Ratio).ok_or_else(refused)
             }
             Self::Boolean => text.parse().map(Value::Boolean).map_err(|_| refused()),
-            Self::Choice(words) => words.contains(&text).then(|| Value::Text(text.to_owned())).ok_or_else(refused),
+            Self::Choice(words) => {
+                let word = match text {
+                    "true" if words.contains(&"on") => "on",
+                    "false" if words.contains(&"off") => "off",
+                    word => word,
+                };
+                words.contains(&word).then(|| Value::Text(word.to_owned())).ok_or_else(refused)
+            }
             Self::Text => (!text.contains(char::is_control)).then(|| Value::Text(text.to_owned())).ok_or_else(refused),
             Self::Path => {
                 (!text.contains(char::is_control)).then(|| Value::Path(PathBuf::from(text))).ok_or_else(refused)
@@ -166,6 +190,13 @@ impl Kind {
             },
             Self::Endpoint => parse_endpoint(text).map(Value::Text).ok_or_else(refused),
             Self::LockKey => parse_lock_key(text).map(Value::LockKey).ok_or_else(refused),
+            Self::QualifiedName => {
+                labels::is_qualified_name(text).then(|| Value::Text(text.to_owned())).ok_or_else(refused)
+            }
+            Self::DnsLabel => labels::is_dns_label(text).then(|| Value::Text(text.to_owned())).ok_or_else(refused),
+            Self::LabelSelector => {
+                labels::keys_of_selector(text).map(|_| Value::Text(text.to_owned())).ok_or_else(refused)
+            }
         }
     }
 }
@@ -226,6 +257,7 @@ macro_rules! from_value {
 
 from_value! {
     u16: Value::Integer(number) => u16::try_from(*number).ok();
+    i32: Value::Integer(number) => i32::try_from(*number).ok();
     u32: Value::Integer(number) => u32::try_from(*number).ok();
     Duration: Value::Seconds(span) => Some(*span);
     f64: Value::Ratio(ratio) => Some(*ratio);

@@ -8,11 +8,12 @@ use super::error::{ConfigError, Problem, ProblemKind};
 use super::fragment::{self, Entry, Fragment};
 use super::keys::{KEYS, Key};
 use super::kind::{FromValue, Value};
+use super::kubernetes;
 use super::report::{Line, Report};
 use super::session_options;
 use super::settings::{
-    CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, LeaseSettings, LogFormat, LoggingSettings,
-    ManagementSettings, OnRefreshFailure, Settings, TracesSettings,
+    CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, KubernetesMode, LeaseSettings, LogFormat,
+    LoggingSettings, ManagementSettings, OnRefreshFailure, Settings, TracesSettings,
 };
 use super::source::{Source, Sources};
 use crate::election::{Timing, Violation};
@@ -71,10 +72,13 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     problems.extend(libpq_options(&sources.environment));
     let effective = Effective::of(&entries, &mut problems);
     validate(&effective, &mut problems);
+    let kubernetes = kubernetes::decide(&effective, sources, &mut problems);
     let collector = effective.collector();
     match timing(&effective, &collector, &mut problems) {
         Some(timing) if problems.is_empty() => {
-            Ok(Loaded { settings: effective.settings(collector, timing), report: effective.report() })
+            let on = matches!(kubernetes, KubernetesMode::On(_));
+            let timing = if on { timing.on_platform() } else { timing };
+            Ok(Loaded { settings: effective.settings(collector, timing, kubernetes), report: effective.report() })
         }
         _ => Err(ConfigError::new(problems)),
     }
@@ -133,17 +137,25 @@ fn parsed(entry: &Entry) -> Result<Value, Problem> {
 
 /// The offending value, unless it is or may contain a secret.
 fn shown_value(key: &Key, text: &str) -> Option<String> {
-    const LONGEST: usize = 80;
-    let secret = key.kind.is_secret() || text.contains("://") || text.contains('@');
-    let text = match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    };
-    Some(if secret { "[redacted]".to_owned() } else { format!("{text:?}") })
+    Some(if key.kind.is_secret() { REDACTED.to_owned() } else { shown_text(text) })
 }
 
+/// The text of a value that is no secret, unless it may contain one all the same.
+pub(super) fn shown_text(text: &str) -> String {
+    const LONGEST: usize = 80;
+    if text.contains("://") || text.contains('@') {
+        return REDACTED.to_owned();
+    }
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{:?}", format!("{}…", &text[..end])),
+        None => format!("{text:?}"),
+    }
+}
+
+const REDACTED: &str = "[redacted]";
+
 /// One effective value for each key; `None` where a key is unset.
-struct Effective(BTreeMap<&'static str, (Option<Value>, Source)>);
+pub(super) struct Effective(BTreeMap<&'static str, (Option<Value>, Source)>);
 
 impl Effective {
     fn of(entries: &BTreeMap<&'static str, Entry>, problems: &mut Vec<Problem>) -> Self {
@@ -165,7 +177,7 @@ impl Effective {
         Self(values)
     }
 
-    fn get<T: FromValue>(&self, path: &str) -> Option<T> {
+    pub(super) fn get<T: FromValue>(&self, path: &str) -> Option<T> {
         self.0.get(path).and_then(|(value, _)| value.as_ref()).and_then(T::from_value)
     }
 
@@ -173,8 +185,12 @@ impl Effective {
         clippy::expect_used,
         reason = "the table gives each such key a default of its type; a test reads them all"
     )]
-    fn always<T: FromValue>(&self, path: &str) -> T {
+    pub(super) fn always<T: FromValue>(&self, path: &str) -> T {
         self.get(path).expect("a key with a default")
+    }
+
+    pub(super) fn source(&self, path: &str) -> Option<Source> {
+        self.0.get(path).map(|(_, source)| source.clone())
     }
 
     fn parts(&self) -> DatabaseParts {
@@ -203,6 +219,7 @@ impl Effective {
                 _ => OnRefreshFailure::Exit,
             },
             lock_key: self.always(&format!("{collector}.lock_key")),
+            collection: self.always::<String>(&format!("{collector}.collection")) != "off",
             lease: LeaseSettings {
                 heartbeat_interval: self.always(&format!("{collector}.lease.heartbeat_interval_seconds")),
                 heartbeat_timeout: self.always(&format!("{collector}.lease.heartbeat_timeout_seconds")),
@@ -214,7 +231,7 @@ impl Effective {
         }
     }
 
-    fn settings(&self, collector: CollectorSettings, timing: Timing) -> Settings {
+    fn settings(&self, collector: CollectorSettings, timing: Timing, kubernetes: KubernetesMode) -> Settings {
         let source = match (self.get("database.url"), self.get("database.url_file")) {
             (Some(url), _) => DatabaseSource::Url(url),
             (None, Some(path)) => DatabaseSource::UrlFile(path),
@@ -247,6 +264,7 @@ impl Effective {
                 sample_ratio: self.always("telemetry.traces.sample_ratio"),
                 service_name: self.always("telemetry.traces.service_name"),
             },
+            kubernetes,
         }
     }
 
@@ -261,10 +279,7 @@ impl Effective {
 
 /// The rules between keys.
 fn validate(effective: &Effective, problems: &mut Vec<Problem>) {
-    let refuse = |path: &str, rule: String| {
-        let source = effective.0.get(path).map(|(_, source)| source.clone());
-        Problem::new(ProblemKind::Conflict, path, source, rule)
-    };
+    let refuse = |path: &str, rule: String| Problem::new(ProblemKind::Conflict, path, effective.source(path), rule);
     let parts = effective.parts();
     if let Err((rule, path)) = connection_url::check_tls(&parts) {
         problems.push(refuse(path, rule.to_string()));
@@ -290,8 +305,7 @@ fn timing(effective: &Effective, collector: &CollectorSettings, problems: &mut V
         return None;
     }
     let broken = |violation: Violation| {
-        let source = effective.0.get(violation.key).map(|(_, source)| source.clone());
-        Problem::new(ProblemKind::Conflict, violation.key, source, violation.to_string())
+        Problem::new(ProblemKind::Conflict, violation.key, effective.source(violation.key), violation.to_string())
             .with_value(violation.value.as_secs_f64().to_string())
     };
     Timing::new(collector).map_err(|violations| problems.extend(violations.into_iter().map(broken))).ok()

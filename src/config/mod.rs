@@ -10,6 +10,8 @@ mod filter;
 mod fragment;
 mod keys;
 mod kind;
+mod kubernetes;
+mod labels;
 mod load;
 mod report;
 mod session_options;
@@ -25,7 +27,8 @@ pub use filter::{FilterError, parse_filter};
 pub use load::{Loaded, load};
 pub use report::{Report, documentation, markdown_table};
 pub use settings::{
-    CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, LeaseSettings, LockKey, LogFormat,
-    LoggingSettings, ManagementSettings, OnRefreshFailure, Settings, TracesSettings,
+    CollectorSettings, DatabaseParts, DatabaseSettings, DatabaseSource, KubernetesMode, KubernetesSettings,
+    LeaseSettings, LockKey, LogFormat, LoggingSettings, ManagementSettings, OnRefreshFailure, OwnPod, Settings,
+    TracesSettings,
 };
 pub use source::{Assignment, Flag, Source, Sources};

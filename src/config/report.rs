@@ -91,7 +91,8 @@ Values come from four sources; a later one wins, key by key:
 4. flags: `--port`, `--log-filter`, `--log-format`, `--database-url-file`, and `--set key=value` for every key.
 
 `retsu-collector check` prints the effective configuration with the source of each value, secrets redacted, and the
-declared bound of each fault (docs/failover.md), or everything that is wrong with it. It exits with 0 or 2.
+declared bound of each fault (docs/failover.md) and what was decided for Kubernetes, or everything that is wrong with it.
+It exits with 0 or 2.
 
 ## Keys
 
@@ -105,6 +106,8 @@ const DETAILS: &str = "## Rules
   workers in `worker`, and everything beside `state_metrics_collector` in `worker.queue`, are accepted and unused.
   A section whose name resembles a known one is taken for a misspelling and refused.
 - A variable that Kubernetes makes for a Service whose name begins with `retsu` is ignored.
+- `true` and `false` stand for `on` and `off` where those can be chosen: YAML 1.1, which Helm reads, takes an unquoted
+  `on` or `off` for a boolean.
 - `null` in the file leaves a key unset there. An empty text is refused in every source, and so are a key given
   twice in one source, a list or a mapping where one value is expected, and anything that is not UTF-8.
 - The keys of `lease` have to hold together; one that does not is refused with the rule and the nearest value that
@@ -112,6 +115,20 @@ const DETAILS: &str = "## Rules
 - Only a value that takes effect is validated, names are everywhere. All problems are reported at once,
   except for the inequalities of the lease, which are looked at when the keys of the collector hold by themselves, and for
   files, which are read when the configuration holds.
+
+## Kubernetes
+
+The Pod is named by variables of the downward API: `POD_NAME`, `POD_NAMESPACE` and `POD_UID`, from `metadata.name`,
+`metadata.namespace` and `metadata.uid`. `kubernetes.mode` is decided once, at the start:
+
+- `auto` is on when these three, `kubernetes.instance_selector`, the variable `KUBERNETES_SERVICE_HOST` and the token of
+  a service account are all there. Otherwise it is off, and the log and `check` say what is missing.
+- `on` refuses the configuration when something of it is missing. The file that `KUBECONFIG` names serves as well as the
+  service account and is preferred to it. `~/.kube/config` is never read.
+- `off` sends no request to Kubernetes.
+
+A value that `auto` finds in one of the variables and that cannot be what it should be counts as missing. The label
+selector may not look at the role label, or else the Pods that a replica sees would depend on who leads.
 
 ## The database
 

@@ -1,5 +1,7 @@
 //! The validated settings that the rest of the program takes as arguments.
 
+use std::ffi::OsString;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +29,8 @@ pub struct Settings {
     pub max_queues: u32,
     /// `telemetry.traces.*`
     pub traces: TracesSettings,
+    /// `kubernetes.*`, and what was decided from it.
+    pub kubernetes: KubernetesMode,
 }
 
 /// Where PostgreSQL is and how its pool is sized.
@@ -98,6 +102,8 @@ pub struct CollectorSettings {
     pub on_refresh_failure: OnRefreshFailure,
     /// The advisory lock that decides who leads.
     pub lock_key: LockKey,
+    /// Whether a leader reads queue state and exports it, or only leads.
+    pub collection: bool,
     /// How long its holder may believe in it.
     pub lease: LeaseSettings,
 }
@@ -136,6 +142,63 @@ pub struct LockKey(pub i32, pub i32);
 impl LockKey {
     /// The key that Retsu's own collector takes: the bytes `rets`, `qSta`.
     pub const RETSU: Self = Self(0x7265_7473, 0x7153_7461);
+}
+
+/// Whether Kubernetes is told who leads.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum KubernetesMode {
+    /// No request is sent to it.
+    Off {
+        /// Why, for the log: what is missing, or that it is switched off.
+        reason: String,
+    },
+    /// The leader labels its own Pod.
+    On(KubernetesSettings),
+}
+
+/// `auto` and `on` end here: what was decided, in one line.
+impl fmt::Display for KubernetesMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off { reason } => write!(f, "Kubernetes is off: {reason}"),
+            Self::On(KubernetesSettings { pod, kubeconfig, .. }) => {
+                let through = if kubeconfig.is_some() { "KUBECONFIG" } else { "the service account" };
+                write!(f, "Kubernetes is on: Pod {}/{} ({}), through {through}", pod.namespace, pod.name, pod.uid)
+            }
+        }
+    }
+}
+
+/// What the leader label needs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KubernetesSettings {
+    /// The Pod that this process runs in.
+    pub pod: OwnPod,
+    /// `kubernetes.instance_selector`: a label selector of the Pods of this instance, the own one among them.
+    pub instance_selector: String,
+    /// `kubernetes.container_name`: which container of the Pod is this process.
+    pub container_name: String,
+    /// `kubernetes.role_label`: key of the label that says `leader` or `standby`.
+    pub role_label: String,
+    /// `kubernetes.term_annotation`: key of the annotation that says which term.
+    pub term_annotation: String,
+    /// `kubernetes.leader_deletion_cost`: the leader's `controller.kubernetes.io/pod-deletion-cost`.
+    pub leader_deletion_cost: i32,
+    /// `kubernetes.request_timeout_seconds`: limit of one request.
+    pub request_timeout: Duration,
+    /// The kubeconfig files, as `KUBECONFIG` lists them; `None` for the service account of the Pod.
+    pub kubeconfig: Option<OsString>,
+}
+
+/// A Pod, as the downward API names it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OwnPod {
+    /// `POD_NAME`: `metadata.name`
+    pub name: String,
+    /// `POD_NAMESPACE`: `metadata.namespace`
+    pub namespace: String,
+    /// `POD_UID`: `metadata.uid`, which no Pod that is made again under the same name has.
+    pub uid: String,
 }
 
 /// Log output.

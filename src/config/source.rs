@@ -1,6 +1,6 @@
 //! Where values come from, and the one place that reads the outside world.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -10,6 +10,9 @@ use super::error::{ConfigError, Problem, ProblemKind};
 
 /// The variable that names the configuration file.
 pub(crate) const FILE_VARIABLE: &str = "RETSU_CONFIG";
+
+/// The token of the service account of this Pod, mounted by the kubelet.
+const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// The largest configuration file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -71,6 +74,8 @@ pub struct Sources {
     pub environment: Vec<(OsString, OsString)>,
     /// The flags, which win over everything else.
     pub flags: Vec<Flag>,
+    /// Whether the token of a Kubernetes service account is mounted.
+    pub service_account_token: bool,
 }
 
 impl Sources {
@@ -90,7 +95,13 @@ impl Sources {
             (None, None) => None,
         };
         let file = path.map(|(path, source)| read_file(path, &source)).transpose()?;
-        Ok(Self { file, environment, flags })
+        let service_account_token = Path::new(SERVICE_ACCOUNT_TOKEN).is_file();
+        Ok(Self { file, environment, flags, service_account_token })
+    }
+
+    /// The environment variable of this name.
+    pub(crate) fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.environment.iter().find(|(variable, _)| variable == name).map(|(_, value)| value.as_os_str())
     }
 }
 

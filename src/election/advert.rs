@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Term;
 use super::bound::{MAX_FENCE, server_millis};
+use super::status::number;
 
 /// The longest `application_name` that PostgreSQL keeps, in bytes.
 const MAX_LENGTH: usize = 63;
@@ -36,15 +37,14 @@ impl Advert {
     pub fn parse(application_name: &str) -> Option<Self> {
         let rest = application_name.strip_prefix(PROGRAM)?.strip_prefix(" F=")?;
         let (millis, rest) = rest.split_once("ms")?;
-        let fence = Duration::from_millis(number(millis)?);
+        let fence = Duration::from_millis(number(millis).ok()?);
         if fence.is_zero() || fence > MAX_FENCE {
             return None;
         }
         let (term, rest) = match rest.strip_prefix(" T=") {
             Some(rest) => {
                 let (term, rest) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
-                let (timeline, term) = term.split_once('/')?;
-                (Some(Term { timeline: number(timeline)?, number: number(term)? }), rest)
+                (Some(term.parse().ok()?), rest)
             }
             None => (None, rest),
         };
@@ -70,11 +70,6 @@ impl Advert {
     pub fn identity(&self) -> &str {
         &self.identity
     }
-}
-
-/// Digits only: `parse` alone would take a sign.
-fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// The `application_name`, at most 63 bytes.

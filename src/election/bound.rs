@@ -43,6 +43,9 @@ const RECONNECT: Duration = Duration::from_secs(1);
 /// and the granularity of the timers of PostgreSQL and the kernel.
 const ALLOWANCE: Duration = Duration::from_millis(500);
 
+/// How long a leader that has withdrawn keeps the lock for its platform to be told first.
+pub(super) const HAND_OVER_LIMIT: Duration = Duration::from_secs(1);
+
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The settings that decide about time, known to satisfy every [`Rule`].
@@ -54,6 +57,8 @@ pub struct Timing {
     collection_interval: Duration,
     /// The longest fence among the own one and those that others were seen to advertise.
     longest_fence: Duration,
+    /// How long a leader that stops may keep the lock after its withdrawal.
+    hand_over: Duration,
 }
 
 impl Timing {
@@ -69,9 +74,16 @@ impl Timing {
             refresh_timeout: settings.refresh_timeout,
             collection_interval: settings.collection_interval,
             longest_fence: settings.lease.fence,
+            hand_over: Duration::ZERO,
         };
         let violations = rules::violations(&timing);
         if violations.is_empty() { Ok(timing) } else { Err(violations) }
+    }
+
+    /// The same, for a process with a platform that is told of the end of a term before the lock is freed.
+    #[must_use]
+    pub const fn on_platform(self) -> Self {
+        Self { hand_over: HAND_OVER_LIMIT, ..self }
     }
 
     /// The settings of the lease, for the spans that need no arithmetic.
@@ -105,6 +117,15 @@ impl Timing {
     #[must_use]
     pub const fn longest_fence(&self) -> Duration {
         self.longest_fence
+    }
+
+    /// Whether nobody who was granted the lock between `seen`, before an attempt was sent that another holder made
+    /// fail, and `granted`, the receipt of the own grant, can have served a whole take-over wait in between.
+    ///
+    /// Only known while every fence that was seen is the own one.
+    #[must_use]
+    pub fn excludes_between(&self, seen: BootInstant, granted: BootInstant) -> bool {
+        self.longest_fence == self.lease.fence && granted.saturating_since(seen) < self.lease.fence
     }
 
     /// How long after the receipt of the grant a new leader serves nothing: the longest fence among its own and

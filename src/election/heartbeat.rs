@@ -1,4 +1,4 @@
-//! A term while it lasts: when its next proof is due, and when its take-over wait is over.
+//! A term while it lasts: when its next proof is due, and which one ends its take-over wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,40 +11,47 @@ use super::bound::Timing;
 use super::proof::ProofError;
 use crate::clock::BootInstant;
 
-/// What a term waits for beside its refreshes.
+/// An instant that never comes.
+const NEVER: BootInstant = BootInstant::from_nanos(u64::MAX);
+
+/// How far a term is with its take-over wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Event {
-    /// It is time for a proof.
-    ProofDue,
-    /// The take-over wait is over. Comes once.
+enum Opening {
+    /// It waits until then.
+    Waiting(BootInstant),
+    /// The wait is over, and a proof is due that the lock is still held.
+    Due,
+    /// That proof was good.
     Opened,
 }
 
 /// The heartbeat and the take-over wait of one term.
+///
+/// When the wait is over, a proof that is sent after it opens the lease. So whoever exports has held the lock for as
+/// long as its wait: a process that lost it before, and was stopped meanwhile, does not.
 pub(super) struct Heartbeat {
     lease: Arc<Lease>,
     timing: Timing,
     /// When the next proof is due.
     due: Instant,
-    /// Whether the take-over wait is over, and has been told to be.
-    opened: bool,
+    opening: Opening,
     /// Resolves when no earlier holder can still export.
     predecessors_ended: BoxFuture<'static, ()>,
 }
 
 impl Heartbeat {
-    /// A term whose lock was asked for at `asked_at`, which is its first proof, and which may not export before
-    /// `opens`, unless `predecessors_ended` resolves before that.
+    /// A term whose lock was asked for at `asked_at`, which is its first proof, and which waits until `opens`, unless
+    /// `predecessors_ended` resolves before that.
     pub(super) fn new(
         timing: Timing,
         asked_at: BootInstant,
         opens: BootInstant,
         predecessors_ended: BoxFuture<'static, ()>,
     ) -> Self {
-        let lease = Arc::new(Lease::new(opens, timing.fence_after(asked_at)));
+        let lease = Arc::new(Lease::new(NEVER, timing.fence_after(asked_at)));
         let since = BootInstant::now().saturating_since(asked_at);
         let due = Instant::now() + timing.lease().heartbeat_interval.saturating_sub(since);
-        Self { lease, timing, due, opened: false, predecessors_ended }
+        Self { lease, timing, due, opening: Opening::Waiting(opens), predecessors_ended }
     }
 
     /// The lease, which every publication of the term is bound to.
@@ -52,39 +59,49 @@ impl Heartbeat {
         Arc::clone(&self.lease)
     }
 
-    /// Waits for what comes next. May be cancelled and called again.
-    pub(super) async fn next(&mut self) -> Event {
-        loop {
-            let opens = self.lease.opens().saturating_since(BootInstant::now());
-            if !self.opened && opens == Duration::ZERO {
-                // Past the fence nothing opens: the proof that is due finds that out.
-                self.opened = true;
-                return if self.check().is_ok() { Event::Opened } else { Event::ProofDue };
+    /// Waits until a proof is due. May be cancelled and called again.
+    pub(super) async fn next(&mut self) {
+        while let Opening::Waiting(opens) = self.opening {
+            let left = opens.saturating_since(BootInstant::now());
+            if left == Duration::ZERO {
+                self.opening = Opening::Due;
+                break;
             }
             tokio::select! {
-                () = sleep_until(self.due) => return Event::ProofDue,
+                () = sleep_until(self.due) => return,
                 // This timer's clock stands still while the machine is suspended: the loop looks again.
-                () = sleep(opens), if !self.opened => {}
-                () = &mut self.predecessors_ended, if !self.opened => self.lease.open(BootInstant::now()),
+                () = sleep(left) => {}
+                () = &mut self.predecessors_ended => self.opening = Opening::Due,
             }
+        }
+        if self.opening == Opening::Opened {
+            sleep_until(self.due).await;
         }
     }
 
-    /// Takes `proof`, and moves the fence when it is good and in time.
+    /// Takes `proof`, and moves the fence when it is good and in time. Returns whether it has opened the lease.
     ///
     /// # Errors
     ///
     /// That of the proof; [`ProofError::Late`] after the heartbeat timeout; [`ProofError::Fenced`] when the fence
     /// has passed, in whichever way the process lost the time.
-    pub(super) async fn beat(&mut self, proof: impl Future<Output = Result<(), ProofError>>) -> Result<(), ProofError> {
+    pub(super) async fn beat(
+        &mut self,
+        proof: impl Future<Output = Result<(), ProofError>>,
+    ) -> Result<bool, ProofError> {
         self.check()?;
+        let opens = self.opening == Opening::Due;
         let (sent_at, began) = (BootInstant::now(), Instant::now());
         let limit = self.timing.lease().heartbeat_timeout;
         timeout(limit, proof).await.map_err(|_| ProofError::Late(limit))??;
         self.check()?;
-        self.lease.extend(self.timing.fence_after(sent_at));
+        self.lease.extend(sent_at, self.timing.fence_after(sent_at));
         self.due = began + self.timing.lease().heartbeat_interval;
-        Ok(())
+        if opens {
+            self.opening = Opening::Opened;
+            self.lease.open(sent_at);
+        }
+        Ok(opens)
     }
 
     /// Fails once the fence has passed: from then on others may export, and no later proof undoes that.
@@ -115,18 +132,43 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_the_wait_comes_once_and_proofs_are_due_from_then_on() {
+    async fn a_proof_that_is_sent_after_the_wait_opens_the_lease_once() {
         let mut heartbeat = heartbeat(Duration::ZERO, SECOND / 5, pending().boxed());
-        assert_eq!(heartbeat.next().await, Event::Opened);
+        heartbeat.next().await;
+        assert!(!heartbeat.lease().permits(BootInstant::now()), "nothing is proved yet");
+        assert!(heartbeat.beat(ready(Ok(()))).await.unwrap());
         assert!(heartbeat.lease().permits(BootInstant::now()));
-        assert_eq!(heartbeat.next().await, Event::ProofDue);
+        heartbeat.next().await;
+        assert!(!heartbeat.beat(ready(Ok(()))).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_proof_that_was_sent_before_the_end_of_the_wait_opens_nothing() {
+        let mut heartbeat = heartbeat(Duration::ZERO, SECOND / 5, pending().boxed());
+        let slow = async {
+            sleep(SECOND / 4).await;
+            Ok(())
+        };
+        assert!(!heartbeat.beat(slow).await.unwrap());
+        assert!(!heartbeat.lease().permits(BootInstant::now()));
+        heartbeat.next().await;
+        assert!(heartbeat.beat(ready(Ok(()))).await.unwrap(), "the next one does, at once");
+    }
+
+    #[tokio::test]
+    async fn a_failed_proof_after_the_wait_opens_nothing() {
+        let mut heartbeat = heartbeat(Duration::ZERO, Duration::ZERO, pending().boxed());
+        heartbeat.next().await;
+        assert!(matches!(heartbeat.beat(ready(Err(ProofError::NotHeld))).await, Err(ProofError::NotHeld)));
+        assert!(!heartbeat.lease().permits(BootInstant::now()));
     }
 
     #[tokio::test]
     async fn proof_that_nobody_before_can_export_ends_the_wait() {
         let mut heartbeat = heartbeat(Duration::ZERO, 100 * SECOND, ready(()).boxed());
-        assert!(!heartbeat.lease().permits(BootInstant::now()));
-        assert_eq!(heartbeat.next().await, Event::Opened);
+        heartbeat.next().await;
+        assert!(!heartbeat.lease().permits(BootInstant::now()), "the lock may be lost since");
+        assert!(heartbeat.beat(ready(Ok(()))).await.unwrap());
         assert!(heartbeat.lease().permits(BootInstant::now()));
     }
 
@@ -134,7 +176,7 @@ mod tests {
     async fn past_the_fence_nothing_opens_and_no_proof_counts() {
         let fence = timing().lease().fence;
         let mut heartbeat = heartbeat(fence, Duration::ZERO, pending().boxed());
-        assert_eq!(heartbeat.next().await, Event::ProofDue);
+        heartbeat.next().await;
         assert!(matches!(heartbeat.beat(ready(Ok(()))).await, Err(ProofError::Fenced)));
         assert!(!heartbeat.lease().permits(BootInstant::now()));
     }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio::sync::Notify;
+
 use crate::clock::BootInstant;
 
 /// The held lock as a span of time: state gauges may be served from the end of the take-over wait until the
@@ -13,16 +15,21 @@ use crate::clock::BootInstant;
 pub struct Lease {
     opens: AtomicU64,
     fence: AtomicU64,
+    /// When the last good proof was sent.
+    proved: AtomicU64,
+    proved_again: Notify,
     ended: AtomicBool,
 }
 
 impl Lease {
-    /// A lease that opens at `opens` and, unless it is proved again, ends at `fence`.
+    /// A lease that opens at `opens` or [earlier](Self::open) and, unless it is proved again, ends at `fence`.
     #[must_use]
     pub const fn new(opens: BootInstant, fence: BootInstant) -> Self {
         Self {
             opens: AtomicU64::new(opens.as_nanos()),
             fence: AtomicU64::new(fence.as_nanos()),
+            proved: AtomicU64::new(0),
+            proved_again: Notify::const_new(),
             ended: AtomicBool::new(false),
         }
     }
@@ -30,13 +37,9 @@ impl Lease {
     /// Whether state gauges may be served at `now`.
     #[must_use]
     pub fn permits(&self, now: BootInstant) -> bool {
-        !self.ended.load(Ordering::Acquire) && self.opens() <= now && now < self.fence()
-    }
-
-    /// The end of the take-over wait.
-    #[must_use]
-    pub fn opens(&self) -> BootInstant {
-        BootInstant::from_nanos(self.opens.load(Ordering::Relaxed))
+        !self.ended.load(Ordering::Acquire)
+            && self.opens.load(Ordering::Relaxed) <= now.as_nanos()
+            && now < self.fence()
     }
 
     /// The instant after which nothing may be served.
@@ -45,7 +48,20 @@ impl Lease {
         BootInstant::from_nanos(self.fence.load(Ordering::Relaxed))
     }
 
-    /// Ends the take-over wait at `now`: no earlier holder can still export.
+    /// Waits for a good proof that was sent after `instant`. Never returns when the lease gets none.
+    pub async fn proved_after(&self, instant: BootInstant) {
+        loop {
+            let mut again = std::pin::pin!(self.proved_again.notified());
+            // Before the look at `proved`, so that no proof is missed.
+            again.as_mut().enable();
+            if self.proved.load(Ordering::Acquire) > instant.as_nanos() {
+                return;
+            }
+            again.await;
+        }
+    }
+
+    /// Opens the lease at `now`: the take-over wait is over, and the lock was still held then.
     pub(super) fn open(&self, now: BootInstant) {
         self.opens.fetch_min(now.as_nanos(), Ordering::Relaxed);
     }
@@ -55,9 +71,12 @@ impl Lease {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Takes a good proof into account: the fence is now `fence`, or stays where it is when that is later.
-    pub(super) fn extend(&self, fence: BootInstant) {
+    /// Takes a good proof into account that was sent at `sent`: the fence is now `fence`, or stays where it is when
+    /// that is later.
+    pub(super) fn extend(&self, sent: BootInstant, fence: BootInstant) {
         self.fence.fetch_max(fence.as_nanos(), Ordering::Relaxed);
+        self.proved.fetch_max(sent.as_nanos(), Ordering::Release);
+        self.proved_again.notify_waiters();
     }
 }
 
@@ -81,8 +100,8 @@ mod tests {
     #[test]
     fn a_proof_moves_the_fence_and_never_backwards() {
         let lease = Lease::new(at(0), at(3));
-        lease.extend(at(5));
-        lease.extend(at(4));
+        lease.extend(at(2), at(5));
+        lease.extend(at(1), at(4));
         assert_eq!(lease.fence(), at(5));
     }
 
@@ -90,17 +109,35 @@ mod tests {
     fn an_ended_lease_permits_nothing_whatever_is_proved_later() {
         let lease = Lease::new(at(0), at(3));
         lease.end();
-        lease.extend(at(9));
+        lease.extend(at(6), at(9));
         lease.open(at(0));
         assert!(!lease.permits(at(1)));
     }
 
     #[test]
-    fn the_wait_ends_early_or_as_planned_and_never_late() {
-        let lease = Lease::new(at(10), at(20));
-        lease.open(at(12));
-        assert_eq!(lease.opens(), at(10));
+    fn once_opened_it_stays_open() {
+        let lease = Lease::new(at(u64::from(u32::MAX)), at(20));
+        assert!(!lease.permits(at(12)));
         lease.open(at(4));
+        lease.open(at(12));
         assert!(lease.permits(at(4)) && !lease.permits(at(3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_proof_wants_one_that_was_sent_later() {
+        let lease = Lease::new(at(0), at(3));
+        let waited = async {
+            lease.proved_after(at(5)).await;
+            lease.fence()
+        };
+        let proved = async {
+            for sent in [4, 5, 6] {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                lease.extend(at(sent), at(sent + 3));
+            }
+        };
+        let (fence, ()) = tokio::join!(waited, proved);
+        assert_eq!(fence, at(9));
+        lease.proved_after(at(5)).await;
     }
 }

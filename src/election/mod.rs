@@ -2,13 +2,15 @@
 
 mod advert;
 mod bound;
+mod burst;
 mod cadence;
 mod elector;
 mod heartbeat;
+mod leading;
 mod lease;
 mod limits;
+mod platform;
 mod pooler;
-mod predecessors;
 mod proof;
 mod session;
 mod state;
@@ -19,9 +21,9 @@ pub use bound::{Fault, Passes, Rule, Timing, Violation};
 pub use elector::{ACQUIRED, ElectionError, Elector};
 pub use lease::Lease;
 pub use limits::LimitError;
+pub use platform::{Grant, Platform, Sighting, Standalone};
 pub use pooler::{Evidence, Path, PoolerError, probe};
-pub use predecessors::{Predecessors, Unwitnessed};
 pub use proof::ProofError;
 pub use session::{Attempt, AttemptError, Candidacy, LockSession, Refusal};
 pub use state::State;
-pub use status::{Liveness, Role, Status, Term};
+pub use status::{Holder, Liveness, NotATerm, Role, Status, Tenure, Term};

@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Term;
 use super::advert::Advert;
 use super::limits::{LimitError, Limits, advertise};
+use super::platform::Grant;
 use super::pooler::{Path, PoolerError, probe};
 use super::proof::{Claim, ProofError};
 use crate::clock::BootInstant;
@@ -135,8 +136,12 @@ pub enum Attempt {
     /// The lock is ours, and this session holds it.
     Granted(LockSession),
     /// Another session holds the lock; our connection is back in the pool.
-    /// What that session says of itself is `None` when it is none of ours or has gone since.
-    Held(Option<Advert>),
+    Held {
+        /// What that session says of itself; `None` when it is none of ours or has gone since.
+        holder: Option<Advert>,
+        /// Before the lock was asked for.
+        asked_at: BootInstant,
+    },
 }
 
 /// The session that owns the lock, for a whole term. It never goes back to the pool: dropping it closes it,
@@ -238,7 +243,7 @@ impl LockSession {
                 Limits::reset(&mut session).await.map_err(failed("resetting the session's limits"))?;
                 // Known to hold nothing and to be as it was: others may borrow it again.
                 drop(session.into_inner());
-                Ok(Attempt::Held(holder))
+                Ok(Attempt::Held { holder, asked_at })
             }
             None => Err(Refusal::HotStandby.into()),
         }
@@ -253,6 +258,11 @@ impl LockSession {
     /// What the session leads through.
     pub(super) const fn path(&self) -> Path {
         self.path
+    }
+
+    /// What this process was granted.
+    pub(super) const fn grant(&self) -> Grant {
+        Grant { term: self.claim.term, system_identifier: self.claim.system_identifier }
     }
 
     /// What the term is proved by.

@@ -1,11 +1,14 @@
 //! What the election tells the rest of the process.
 
 use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
+use super::Lease;
 use crate::clock::BootInstant;
 
 /// A term of leadership. Compared by timeline first: a transaction id may repeat on another timeline.
@@ -23,6 +26,26 @@ impl fmt::Display for Term {
     }
 }
 
+/// A text that is no term: one is `timeline/number`, in digits.
+#[derive(Debug, thiserror::Error)]
+#[error("not a term")]
+pub struct NotATerm;
+
+impl FromStr for Term {
+    type Err = NotATerm;
+
+    fn from_str(text: &str) -> Result<Self, NotATerm> {
+        let (timeline, term) = text.split_once('/').ok_or(NotATerm)?;
+        Ok(Self { timeline: number(timeline)?, number: number(term)? })
+    }
+}
+
+/// Digits only: `parse` alone would take a sign.
+pub(super) fn number<N: FromStr>(digits: &str) -> Result<N, NotATerm> {
+    let all = digits.bytes().all(|byte| byte.is_ascii_digit());
+    all.then(|| digits.parse().ok()).flatten().ok_or(NotATerm)
+}
+
 /// What this process is in the election.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -33,26 +56,68 @@ pub enum Role {
     Leader,
 }
 
+/// A term of this process, from its grant on and beyond its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Tenure {
+    /// The term.
+    pub term: Term,
+    /// The system identifier of the server that granted it.
+    pub system_identifier: u64,
+    /// When it was granted, by the wall clock.
+    pub granted: SystemTime,
+    /// Whether its take-over wait was ever over and its gauges out.
+    pub exported: bool,
+    /// Why its gauges are withdrawn, for good: `stopping`, or the stable kind of what failed; `None` before that.
+    pub ended: Option<&'static str>,
+}
+
+/// Who holds the lock, as far as this process knows.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Holder {
+    /// It has not looked yet, has failed to, or has just given the lock back.
+    #[default]
+    Unknown,
+    /// It holds the lock itself.
+    Own,
+    /// Another session holds it, which advertised this term, or none.
+    Other(Option<Term>),
+}
+
 /// What this process is in the election, published on a watch channel at every change.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Status {
     /// The role.
     pub role: Role,
-    /// The term that this process holds, with or without exporting yet; `None` when it holds none.
-    pub term: Option<Term>,
-    /// The system identifier of the server that granted the term.
-    pub system_identifier: Option<u64>,
+    /// The term that this process holds, with or without exporting yet, or the last one that it held.
+    pub tenure: Option<Tenure>,
+    /// The lease of the term that it holds; `None` when it holds none.
+    pub lease: Option<Arc<Lease>>,
     /// When the role was taken, by the wall clock.
     pub since: SystemTime,
     /// Why the database server is refused, as a stable name; `None` when it is not.
     pub refusal: Option<&'static str>,
+    /// Who holds the lock.
+    pub holder: Holder,
 }
 
 impl Status {
     /// A process that has just started.
     #[must_use]
     pub fn starting() -> Self {
-        Self { role: Role::Standby, term: None, system_identifier: None, since: SystemTime::now(), refusal: None }
+        Self {
+            role: Role::Standby,
+            tenure: None,
+            lease: None,
+            since: SystemTime::now(),
+            refusal: None,
+            holder: Holder::Unknown,
+        }
+    }
+
+    /// The term that this process holds, with or without exporting yet.
+    #[must_use]
+    pub fn held(&self) -> Option<Tenure> {
+        self.tenure.filter(|tenure| tenure.ended.is_none())
     }
 }
 

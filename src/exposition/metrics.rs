@@ -4,21 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
-use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-};
+use prometheus::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use tokio_util::sync::CancellationToken;
 
 use super::encode::encode;
+use super::kubernetes::KubernetesMetrics;
 use super::negotiate::Format;
 use super::process::{ProcessSample, SamplerError};
+use super::registry::{IntoHistogram, counter, counters, gauge, gauges, own_name, register};
 use super::rendered::cadence;
 use super::state::unix_seconds;
 use crate::collection::Snapshot;
 use crate::config::LockKey;
-use crate::election::{Fault, Role, Status};
+use crate::election::{Fault, Role, Status, Tenure};
 
 const DURATION_BUCKETS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
 
@@ -99,6 +98,8 @@ pub struct Metrics {
     interval: Duration,
     pool: Box<dyn Fn() -> PoolState + Send + Sync>,
     process: Arc<ProcessSample>,
+    /// Those of a process that tells Kubernetes who leads.
+    kubernetes: Option<Arc<KubernetesMetrics>>,
 
     registry: Registry,
     attempts: IntCounterVec,
@@ -121,6 +122,8 @@ pub struct Metrics {
     http_connections: IntGauge,
     http_rejected: IntCounterVec,
 
+    /// Whether queue state is collected at all, or this process only takes part in the election.
+    collects: bool,
     /// Whether this process ever refreshed: before that, the families of `collection` do not exist.
     refreshed: AtomicBool,
     collection: Registry,
@@ -252,10 +255,12 @@ impl Metrics {
             interval,
             pool: Box::new(pool),
             process: Arc::default(),
+            kubernetes: None,
             last_refresh: register(&own, last_refresh)?,
             failover_bounds: register(&own, failover_bounds)?,
             http_duration: register(&own, http_duration)?,
             registry: own,
+            collects: true,
             refreshed: AtomicBool::new(false),
             collection_failures: register(&collection, collection_failures)?,
             collection_duration: register(&collection, collection_duration)?,
@@ -264,6 +269,20 @@ impl Metrics {
         metrics.start_at_zero();
         metrics.declare(bounds);
         Ok(metrics)
+    }
+
+    /// Adds the metrics of Kubernetes to every answer.
+    #[must_use]
+    pub fn with_kubernetes(self, kubernetes: Arc<KubernetesMetrics>) -> Self {
+        Self { kubernetes: Some(kubernetes), ..self }
+    }
+
+    /// Those of a process that elects only: no answer has a family of queue state.
+    #[must_use]
+    pub fn without_collection(self) -> Self {
+        // It is registered, so that it can be taken out.
+        _ = self.registry.unregister(Box::new(self.refreshes_skipped.clone()));
+        Self { collects: false, ..self }
     }
 
     /// Rates need a first sample: what can be named beforehand starts at 0.
@@ -295,11 +314,9 @@ impl Metrics {
         }
         self.leader.set(leads);
         self.term_info.reset();
-        if let (Some(term), Some(system_identifier)) = (status.term, status.system_identifier) {
-            self.term_info.with_label_values(&[system_identifier.to_string(), term.timeline.to_string()]).set(1);
-        }
-        match status.term {
-            Some(term) => {
+        match status.held() {
+            Some(Tenure { term, system_identifier, .. }) => {
+                self.term_info.with_label_values(&[system_identifier.to_string(), term.timeline.to_string()]).set(1);
                 self.term.with_label_values::<&str>(&[]).set(i64::try_from(term.number).unwrap_or(i64::MAX));
                 self.term_timeline.with_label_values::<&str>(&[]).set(i64::from(term.timeline));
             }
@@ -375,6 +392,11 @@ impl Metrics {
         ProcessSample::run(Arc::clone(&self.process), every, shutdown).await
     }
 
+    /// Whether queue state is collected at all.
+    pub(super) fn collects(&self) -> bool {
+        self.collects
+    }
+
     /// How often queue state is refreshed.
     #[must_use]
     pub fn interval(&self) -> Duration {
@@ -390,6 +412,9 @@ impl Metrics {
 
         let mut out = String::with_capacity(16 * 1024);
         encode(&mut out, &self.registry.gather(), format);
+        if let Some(kubernetes) = &self.kubernetes {
+            encode(&mut out, &kubernetes.families(), format);
+        }
         encode(&mut out, &self.process.families(), format);
         if format == Format::OpenMetrics {
             out.push_str("# EOF\n");
@@ -403,44 +428,10 @@ impl Metrics {
     }
 }
 
-fn role_label(role: Role) -> &'static str {
+/// The value of a label that says a role.
+pub(super) fn role_label(role: Role) -> &'static str {
     match role {
         Role::Leader => "leader",
         Role::Standby => "standby",
-    }
-}
-
-fn own_name(name: &str, help: &str) -> Opts {
-    Opts::new(name, help).namespace("retsu_collector")
-}
-
-fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
-    registry.register(Box::new(collector.clone()))?;
-    Ok(collector)
-}
-
-fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
-    register(registry, IntCounter::with_opts(own_name(name, help))?)
-}
-
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-    register(registry, IntCounterVec::new(own_name(name, help), labels)?)
-}
-
-fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
-    register(registry, IntGauge::with_opts(own_name(name, help))?)
-}
-
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-    register(registry, IntGaugeVec::new(own_name(name, help), labels)?)
-}
-
-trait IntoHistogram {
-    fn into_histogram(self, buckets: &[f64]) -> HistogramOpts;
-}
-
-impl IntoHistogram for Opts {
-    fn into_histogram(self, buckets: &[f64]) -> HistogramOpts {
-        HistogramOpts::from(self).buckets(buckets.to_vec())
     }
 }

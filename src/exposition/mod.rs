@@ -7,15 +7,18 @@
 
 mod encode;
 mod gzip;
+mod kubernetes;
 mod metrics;
 mod negotiate;
 mod process;
 mod publication;
+mod registry;
 mod rendered;
 mod scrape;
 mod state;
 mod text;
 
+pub use kubernetes::{Agreement, KubernetesMetrics};
 pub use metrics::{AttemptOutcome, Metrics, MetricsError, PoolState, RejectReason};
 pub use negotiate::{Answer, Format, negotiate};
 pub use process::SamplerError;

@@ -18,6 +18,8 @@ pub enum View {
     Failed,
     /// The state gauges of one refresh.
     Published(Arc<Published>),
+    /// No gauges, because this process leads without collecting.
+    Elected(Arc<Lease>),
 }
 
 /// The state gauges of one refresh, and until when they may be served.
@@ -57,6 +59,11 @@ impl Publication {
         self.0.store(Arc::new(View::Published(Arc::new(Published { rendered, lease, expires }))));
     }
 
+    /// Leads by `lease`, without gauges.
+    pub fn elect(&self, lease: Arc<Lease>) {
+        self.replace(View::Elected(lease));
+    }
+
     /// Serves no state gauges from the very next answer on, and lets none of those that are under way be completed.
     pub fn withdraw(&self) {
         self.replace(View::Absent);
@@ -69,8 +76,10 @@ impl Publication {
     }
 
     fn replace(&self, view: View) {
-        if let View::Published(published) = &*self.0.swap(Arc::new(view)) {
-            published.lease.end();
+        match &*self.0.swap(Arc::new(view)) {
+            View::Published(published) => published.lease.end(),
+            View::Elected(lease) => lease.end(),
+            View::Absent | View::Failed => {}
         }
     }
 
@@ -79,6 +88,7 @@ impl Publication {
     pub fn view(&self, now: BootInstant) -> View {
         match &**self.0.load() {
             View::Published(published) if !published.permits(now) => View::Absent,
+            View::Elected(lease) if !lease.permits(now) => View::Absent,
             view => view.clone(),
         }
     }
@@ -89,6 +99,7 @@ impl Publication {
     pub fn fence(&self, now: BootInstant) -> Option<BootInstant> {
         match self.view(now) {
             View::Published(published) => Some(published.lease.fence().min(published.expires)),
+            View::Elected(lease) => Some(lease.fence()),
             View::Absent | View::Failed => None,
         }
     }
@@ -157,6 +168,16 @@ mod tests {
         publication.publish(rendered(), Arc::new(Lease::new(at(0), at(20))), at(20));
         assert!(!first.permits(at(2)) && !second.permits(at(2)), "their term is over");
         assert!(under_way(&publication).permits(at(2)));
+    }
+
+    #[test]
+    fn a_leader_without_gauges_names_its_fence_until_it_withdraws() {
+        let publication = Publication::default();
+        publication.elect(Arc::new(Lease::new(at(3), at(6))));
+        assert!(served(&publication).is_empty());
+        assert_eq!([2, 3, 6].map(|second| publication.fence(at(second))), [None, Some(at(6)), None]);
+        publication.withdraw();
+        assert_eq!(publication.fence(at(3)), None);
     }
 
     #[test]

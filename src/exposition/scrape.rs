@@ -37,13 +37,17 @@ pub fn scrape(metrics: &Metrics, publication: &Publication, answer: Answer) -> S
     let queues = match &view {
         View::Published(published) if answer.gzip => published.rendered.gzip(),
         View::Published(published) => published.rendered.body(),
-        View::Absent | View::Failed => Bytes::new(),
+        View::Absent | View::Failed | View::Elected(_) => Bytes::new(),
     };
     // Gathered after the view: whoever publishes a refresh has counted it before.
-    let tail = state::render(&view, now, metrics.interval(), &metrics.collection(), answer.format);
+    let tail = if metrics.collects() {
+        state::render(&view, now, metrics.interval(), &metrics.collection(), answer.format)
+    } else {
+        String::new()
+    };
     let published = match view {
         View::Published(published) => Some(published),
-        View::Absent | View::Failed => None,
+        View::Absent | View::Failed | View::Elected(_) => None,
     };
     Scrape { parts: [queues, encoded(tail), own], published }
 }

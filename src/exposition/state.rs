@@ -22,7 +22,7 @@ pub(super) fn render(
 ) -> String {
     let mut out = String::with_capacity(4096);
     match view {
-        View::Absent => {}
+        View::Absent | View::Elected(_) => {}
         View::Failed => success(&mut out, 0.0, interval),
         View::Published(current) => {
             success(&mut out, 1.0, interval);

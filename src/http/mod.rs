@@ -10,6 +10,7 @@ mod leader;
 mod ready;
 mod routes;
 mod serve;
+mod serving;
 mod slots;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ pub use bind::bind;
 pub use ready::Ready;
 pub use routes::{Context, LogFilter, routes};
 pub use serve::{Limits, serve};
+pub use serving::Serving;
 
 /// The address of the client, an extension of every request.
 #[derive(Clone, Copy, Debug)]

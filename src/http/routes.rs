@@ -20,9 +20,11 @@ use super::Peer;
 use super::connection::Guarded;
 use super::leader::LeaderAnswer;
 use super::ready::{Readiness, Ready};
+use super::serving::Serving;
 use crate::clock::BootInstant;
 use crate::election::{Liveness, Status};
 use crate::exposition::{Metrics, Publication, Scrape, negotiate, scrape};
+use crate::kubernetes::LabelReport;
 
 /// Bytes of queue state that are handed over at once.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -33,11 +35,12 @@ const FILTER_BYTES: u64 = 4096;
 const INDEX: &str = "\
 retsu-collector
 
-/metrics       metrics of this process and, on the leader, queue state
-/leader        who leads; 200 on the leader, 503 elsewhere
-/health/live   200 while the election loop ticks
-/health/ready  200 while the database answers
-/log/filter    the log filter; GET and PUT, from a loopback address only
+/metrics         metrics of this process and, on the leader, queue state
+/leader          who leads; 200 on the leader, 503 elsewhere
+/health/live     200 while the election loop ticks
+/health/ready    200 while the database answers
+/health/serving  200 once this Pod has no leader label of an earlier start, or after 2 s
+/log/filter      the log filter; GET and PUT, from a loopback address only
 ";
 
 /// The log filter in force.
@@ -67,6 +70,10 @@ pub struct Context {
     pub liveness: Arc<Liveness>,
     /// The database behind `/health/ready`.
     pub database: Arc<dyn Ready>,
+    /// Whether this Pod may be routed to.
+    pub serving: Arc<Serving>,
+    /// The label of the own Pod.
+    pub label: watch::Receiver<LabelReport>,
     /// The log filter behind `/log/filter`.
     pub log_filter: Arc<dyn LogFilter>,
 }
@@ -79,6 +86,7 @@ pub(super) enum Route {
     Leader,
     Live,
     Ready,
+    Serving,
     LogFilter,
     Other,
 }
@@ -92,6 +100,7 @@ impl Route {
             "/leader" => Self::Leader,
             "/health/live" => Self::Live,
             "/health/ready" => Self::Ready,
+            "/health/serving" => Self::Serving,
             "/log/filter" => Self::LogFilter,
             _ => Self::Other,
         }
@@ -104,6 +113,7 @@ impl Route {
             Self::Leader => "/leader",
             Self::Live => "/health/live",
             Self::Ready => "/health/ready",
+            Self::Serving => "/health/serving",
             Self::LogFilter => "/log/filter",
             Self::Other => "other",
         }
@@ -130,7 +140,7 @@ impl Route {
 #[must_use]
 pub fn routes(context: Context) -> BoxedFilter<(Response,)> {
     let read = warp::get().or(warp::head()).unify();
-    let Context { identity, metrics, publication, status, liveness, database, log_filter } = context;
+    let Context { identity, metrics, publication, status, liveness, database, serving, label, log_filter } = context;
 
     let index = warp::path::end().and(read).map(|| INDEX.into_response());
 
@@ -153,13 +163,23 @@ pub fn routes(context: Context) -> BoxedFilter<(Response,)> {
         }
     });
 
+    let serving = warp::path!("health" / "serving").and(read).map(move || {
+        if serving.is_open(BootInstant::now()) {
+            "ok\n".into_response()
+        } else {
+            plain(StatusCode::SERVICE_UNAVAILABLE, "this Pod may still have the leader label of an earlier start\n")
+        }
+    });
+
     let exported = Arc::clone(&publication);
     let metrics = warp::path!("metrics")
         .and(read)
         .and(warp::header::headers_cloned())
         .map(move |headers: HeaderMap| exposition(&metrics, &exported, &headers));
 
-    let leader = warp::path!("leader").and(read).map(move || leader(&status.borrow().clone(), &publication, &identity));
+    let leader = warp::path!("leader")
+        .and(read)
+        .map(move || leader(&status.borrow().clone(), &label.borrow(), &publication, &identity));
 
     let current = Arc::clone(&log_filter);
     let get_filter = read.map(move || format!("{}\n", current.get()).into_response());
@@ -174,6 +194,8 @@ pub fn routes(context: Context) -> BoxedFilter<(Response,)> {
         .or(live)
         .unify()
         .or(ready)
+        .unify()
+        .or(serving)
         .unify()
         .or(metrics)
         .unify()
@@ -220,10 +242,10 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     (!values.is_empty()).then(|| values.join(","))
 }
 
-fn leader(status: &Status, publication: &Publication, identity: &str) -> Response {
+fn leader(status: &Status, label: &LabelReport, publication: &Publication, identity: &str) -> Response {
     let now = BootInstant::now();
     let fence = publication.fence(now);
-    let answer = LeaderAnswer::new(status, fence, identity, now, SystemTime::now());
+    let answer = LeaderAnswer::new(status, label, fence, identity, now, SystemTime::now());
     let mut response = warp::reply::json(&answer).into_response();
     if fence.is_none() {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

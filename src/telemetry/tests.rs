@@ -103,6 +103,29 @@ fn a_line_for_people_is_one_line_without_control_characters() {
     assert!(written.lines().count() == 1 && !written.contains('\u{1b}'), "{written:?}");
 }
 
+#[test]
+fn the_kubernetes_client_is_heard_only_when_the_filter_names_it() {
+    for (filter, heard) in [
+        ("info", false),
+        ("trace", false),
+        ("info,kube_client=debug", true),
+        ("kube_client::client=warn,info", true),
+        ("kube_client", true),
+    ] {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let settings = logging(filter, LogFormat::Pretty);
+        let (subscriber, _telemetry) = build(&settings, &traces_off(), move || writer.clone(), false).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(target: "kube_client::client", "eof in poll");
+            tracing::error!(target: "retsu_collector::kubernetes", "our own");
+        });
+        let written = lines.take();
+        assert_eq!(written.contains("eof in poll"), heard, "{filter}: {written}");
+        assert_eq!(written.contains("our own"), filter != "kube_client", "{filter}: {written}");
+    }
+}
+
 #[cfg(feature = "otlp")]
 mod traces {
     use std::io::{BufRead, BufReader, Read};

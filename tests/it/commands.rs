@@ -69,6 +69,7 @@ fn check_prints_the_effective_configuration_with_its_sources_and_without_secrets
         "port: 7 # flag --port",
         "url: null # unset",
         "max_connections: 10 # default",
+        "# Kubernetes is off: kubernetes.mode is auto and these are missing: POD_NAME, ",
     ] {
         assert!(report.contains(line), "{line} is not in\n{report}");
     }

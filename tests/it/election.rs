@@ -10,7 +10,7 @@ use retsu_collector::collection::Collector;
 use retsu_collector::config::{self, CollectorSettings, LockKey, Sources};
 use retsu_collector::database::Database;
 use retsu_collector::election::{
-    Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, PoolerError, Refusal, Status, Timing, Unwitnessed,
+    Attempt, AttemptError, Candidacy, Elector, Liveness, LockSession, PoolerError, Refusal, Standalone, Status, Timing,
 };
 use retsu_collector::exposition::{Answer, Format, Metrics, PoolState, Publication, scrape};
 use sqlx::{PgPool, Row};
@@ -50,7 +50,7 @@ async fn attempt_within(database: &Database, limit: Duration) -> Result<Attempt,
 async fn granted(database: &Database) -> LockSession {
     match attempt(database).await.unwrap() {
         Attempt::Granted(session) => session,
-        Attempt::Held(_) => panic!("the lock is held elsewhere"),
+        Attempt::Held { .. } => panic!("the lock is held elsewhere"),
     }
 }
 
@@ -148,7 +148,7 @@ async fn cancel_attempts(wanted: u32, with_lock: u32) -> (u32, u32) {
                 session.release().await;
             }
             // The one before it is still being closed.
-            Ok(Ok(Attempt::Held(_))) => {}
+            Ok(Ok(Attempt::Held { .. })) => {}
             Ok(Err(error)) => panic!("attempt {attempts}: {error}"),
         }
     }
@@ -169,7 +169,7 @@ async fn an_attempt_that_times_out_leaves_no_lock() {
             Err(AttemptError::Timeout(_)) => in_attempt += 1,
             Err(error) => panic!("{error}"),
             // The one before it is still being closed.
-            Ok(Attempt::Held(_)) => {}
+            Ok(Attempt::Held { .. }) => {}
             Ok(Attempt::Granted(session)) => {
                 ends.completed(began);
                 session.release().await;
@@ -204,7 +204,7 @@ async fn a_loser_gives_its_connection_back_and_uses_it_again() {
     let (leader, standby) = (open(&server.url()), open(&server.url()));
     let session = granted(&leader).await;
     for _ in 0..5 {
-        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held(_)));
+        assert!(matches!(attempt(&standby).await.unwrap(), Attempt::Held { .. }));
         eventually(LIMIT, "the connection is back", async || standby.pool().num_idle() == 1).await;
         assert_eq!(standby.pool().size(), 1);
     }
@@ -308,7 +308,7 @@ async fn a_leader_tries_the_lock_once_and_never_again_in_a_thousand_ticks() {
         status: watch::channel(Status::starting()).0,
         liveness: Arc::new(Liveness::new(LIMIT)),
         identity: "ticks".to_owned(),
-        predecessors: Arc::new(Unwitnessed),
+        platform: Arc::new(Standalone::default()),
     };
     let stop = CancellationToken::new();
     let running = tokio::spawn(elector.run(stop.clone()));

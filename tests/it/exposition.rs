@@ -1,5 +1,7 @@
 //! What an answer of `/metrics` says, judged by Prometheus' own tools.
 
+mod kubernetes;
+
 use std::collections::HashSet;
 use std::fs;
 use std::io::Read;
@@ -14,7 +16,9 @@ use retsu_collector::clock::BootInstant;
 use retsu_collector::collection::{PriorityState, QueueState, Snapshot};
 use retsu_collector::config::LockKey;
 use retsu_collector::election::{Fault, Lease, Role, Status, Term};
-use retsu_collector::exposition::{Answer, AttemptOutcome, Format, Metrics, PoolState, Publication, Rendered, scrape};
+use retsu_collector::exposition::{
+    Answer, AttemptOutcome, Format, KubernetesMetrics, Metrics, PoolState, Publication, Rendered, scrape,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{eventually, promtool, promtool_check};
@@ -64,11 +68,17 @@ impl Replica {
         Self { metrics: Arc::new(metrics()), publication: Publication::default() }
     }
 
+    /// One that tells Kubernetes who leads.
+    fn in_kubernetes() -> (Self, Arc<KubernetesMetrics>) {
+        let kubernetes = Arc::new(KubernetesMetrics::new().unwrap());
+        let metrics = Arc::new(metrics().with_kubernetes(Arc::clone(&kubernetes)));
+        (Self { metrics, publication: Publication::default() }, kubernetes)
+    }
+
     fn lead(&self, names: &[&str]) {
         self.metrics.attempt(AttemptOutcome::Acquired);
-        let term = Some(Term { timeline: 1, number: 734 });
-        let system_identifier = Some(7_300_000_000_000_000_001);
-        self.metrics.role(&Status { role: Role::Leader, term, system_identifier, ..Status::starting() });
+        let tenure = Some(crate::support::tenure(Term { timeline: 1, number: 734 }));
+        self.metrics.role(&Status { role: Role::Leader, tenure, ..Status::starting() });
         let snapshot = snapshot(names);
         self.metrics.refresh_succeeded(&snapshot);
         publish(&self.publication, &snapshot, BootInstant::now() + Duration::from_secs(600));
@@ -96,16 +106,20 @@ impl Replica {
     /// With process metrics.
     async fn sampled() -> Self {
         let replica = Self::new();
+        replica.sample().await;
+        replica
+    }
+
+    async fn sample(&self) {
         let shutdown = CancellationToken::new();
         let sampler = tokio::spawn({
-            let (metrics, shutdown) = (Arc::clone(&replica.metrics), shutdown.clone());
+            let (metrics, shutdown) = (Arc::clone(&self.metrics), shutdown.clone());
             async move { metrics.sample_process(Duration::from_millis(10), shutdown).await }
         });
-        let sampled = async || replica.text().contains("process_resident_memory_bytes ");
+        let sampled = async || self.text().contains("process_resident_memory_bytes ");
         eventually(LIMIT, "process metrics are there", sampled).await;
         shutdown.cancel();
         sampler.await.unwrap().unwrap();
-        replica
     }
 }
 
@@ -356,6 +370,12 @@ fn presence(family: &str, standby: &str) -> &'static str {
             "the holder of the lock, from the grant on"
         }
         "retsu_collector_election_refusal_info" => "a replica that is refused",
+        "retsu_collector_kubernetes_requests_total" => "with Kubernetes, from the first request",
+        "retsu_collector_kubernetes_denied_info" => "with Kubernetes, while something is refused",
+        "retsu_collector_leader_label" | "retsu_collector_label_agreement" => "with Kubernetes, while known",
+        "retsu_collector_label_repairs_total"
+        | "retsu_collector_label_sweeps_total"
+        | "retsu_collector_events_dropped_total" => "with Kubernetes",
         _ => "the leader, while it exports",
     }
 }
@@ -382,7 +402,9 @@ fn documentation(standby: &str, leader: &str) -> String {
     rows.sort();
     format!(
         "# Metrics\n\nGenerated from the code: `UPDATE_DOCS=1 cargo test --test it metrics_md` writes this file, and a test \
-         fails when it is out of date. The intervals are those of the default configuration.\n\n\
+         fails when it is out of date. The intervals are those of the default configuration. \"With Kubernetes\" means a replica on which \
+         `kubernetes.mode` is on, or `auto` and found what it needs ([configuration.md](configuration.md#kubernetes)); on \
+         others these families do not exist. With `collection: off` no family of queue state exists, nor of refreshes.\n\n\
          | metric | type | labels | meaning | present on |\n| --- | --- | --- | --- | --- |\n{}",
         rows.concat()
     )
@@ -391,7 +413,9 @@ fn documentation(standby: &str, leader: &str) -> String {
 #[tokio::test]
 async fn metrics_md_lists_what_the_code_exports() {
     let standby = Replica::sampled().await;
-    let leader = Replica::sampled().await;
+    let (leader, kubernetes) = Replica::in_kubernetes();
+    leader.sample().await;
+    kubernetes::see_everything(&kubernetes);
     leader.metrics.http_request("/metrics", "200", Duration::from_millis(1));
     leader.metrics.refusal(Some("hot_standby"));
     leader.metrics.term_lost("proof_late");

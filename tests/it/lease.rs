@@ -37,7 +37,7 @@ async fn attempt(database: &Database, identity: &str) -> Attempt {
 async fn granted(database: &Database, identity: &str) -> LockSession {
     match attempt(database, identity).await {
         Attempt::Granted(session) => session,
-        Attempt::Held(holder) => panic!("{holder:?} holds the lock"),
+        Attempt::Held { holder, .. } => panic!("{holder:?} holds the lock"),
     }
 }
 
@@ -79,7 +79,7 @@ async fn the_lock_session_carries_every_limit_and_a_losing_one_is_as_it_was() {
         for (name, over_tcp, local) in LIMITS {
             assert_eq!(setting(&mut session, name).await, if over_socket { local } else { over_tcp }, "{name}");
         }
-        assert!(matches!(attempt(&loser, "loser").await, Attempt::Held(_)));
+        assert!(matches!(attempt(&loser, "loser").await, Attempt::Held { .. }));
         let mut again = loser.acquire().await.unwrap();
         for ((name, ..), before) in LIMITS.into_iter().zip(before) {
             assert_eq!(setting(&mut again, name).await, before, "{name}");
@@ -94,7 +94,7 @@ async fn a_rival_reads_who_holds_the_lock_for_how_long_and_in_which_term() {
     let server = support::database().await;
     let (winner, loser) = (open(&server.url()), open(&server.url()));
     let session = granted(&winner, "pod-a").await;
-    let Attempt::Held(Some(holder)) = attempt(&loser, "pod-b").await else { panic!("a holder") };
+    let Attempt::Held { holder: Some(holder), .. } = attempt(&loser, "pod-b").await else { panic!("a holder") };
     let expected = Advert::new(Duration::from_secs(3), Some(session.term()), "pod-a");
     assert_eq!(holder, expected);
     session.release().await;
@@ -292,14 +292,14 @@ async fn a_leader_that_still_waits_for_a_longer_fence_passes_it_on_and_no_longer
     let session =
         match LockSession::attempt(&first, &Candidacy::new(&longer, "pod-a", longer.lease.fence)).await.unwrap() {
             Attempt::Granted(session) => session,
-            Attempt::Held(holder) => panic!("{holder:?} holds the lock"),
+            Attempt::Held { holder, .. } => panic!("{holder:?} holds the lock"),
         };
     retsu_collector::schema::apply(&mut second.acquire().await.unwrap()).await.unwrap();
     let waiting = Collector::start(&server.url(), |config| _ = config.set(RETRY, 0.2).set(ON_FAILURE, "step_down"));
     waiting.wait_for_log("has a longer fence", LIMIT).await;
     session.release().await;
     let fence = async || match attempt(&second, "pod-c").await {
-        Attempt::Held(Some(holder)) if holder.term().is_some() => Some(holder.fence()),
+        Attempt::Held { holder: Some(holder), .. } if holder.term().is_some() => Some(holder.fence()),
         _ => None,
     };
     waiting.wait_for_log(retsu_collector::election::ACQUIRED, LIMIT).await;

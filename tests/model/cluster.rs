@@ -148,6 +148,7 @@ fn settings(fence: u8, clock_drift_ppm: u32) -> CollectorSettings {
         refresh_timeout: second,
         on_refresh_failure: OnRefreshFailure::StepDown,
         lock_key: LockKey::RETSU,
+        collection: true,
         lease: LeaseSettings {
             heartbeat_interval: millisecond,
             heartbeat_timeout: millisecond,

@@ -2,18 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod connections;
+mod kubernetes;
 mod lease;
-#[path = "../../../tests/it/support/log.rs"]
-mod log;
 mod names;
 mod round_trip;
 mod secrets;
 mod urls;
 mod values;
 
-use log::Log;
-
 use super::*;
+use crate::test_log::Log;
 
 /// Sources with a file of this content, besides a database.
 fn file(yaml: &str) -> Sources {

@@ -27,6 +27,8 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ),
         ("telemetry: {metrics: {max_queue: 1}}", "telemetry.metrics.max_queue", "telemetry.metrics.max_queues"),
         ("logging.filter: info", "logging.filter", "logging.filter"),
+        ("kubernetes: {selector: a}", "kubernetes.selector", "kubernetes.instance_selector"),
+        ("kubernetes: {instance_selectors: a}", "kubernetes.instance_selectors", "kubernetes.instance_selector"),
     ];
     for (yaml, subject, nearest) in table {
         let text = problem(&with_database(file(yaml)));
@@ -42,7 +44,7 @@ fn an_unknown_key_that_is_like_no_known_one_is_refused_with_the_sections() {
             problem(&with_database(file(yaml))),
             format!(
                 "{subject} (file test.yaml): must be a known key; \
-                 the sections are `database`, `worker`, `logging`, `telemetry`"
+                 the sections are `database`, `worker`, `logging`, `telemetry`, `kubernetes`"
             )
         );
     }

@@ -7,6 +7,8 @@ use super::*;
 /// A text that the key takes. Secrets are left out, since `check` does not print them.
 fn value(key: &'static Key) -> BoxedStrategy<String> {
     match key.kind {
+        // `on` needs more than a configuration says.
+        _ if key.path == "kubernetes.mode" => prop::sample::select(&["auto", "off"]).prop_map(str::to_owned).boxed(),
         Kind::Integer { min, max } => (min..=max).prop_map(|number| number.to_string()).boxed(),
         Kind::Seconds { min, max } => {
             ((min * 1e3) as u64..=(max * 1e3) as u64).prop_map(|millis| (millis as f64 / 1e3).to_string()).boxed()
@@ -20,6 +22,12 @@ fn value(key: &'static Key) -> BoxedStrategy<String> {
         Kind::Filter => "(info|debug)(,[a-z]{8}=(warn|trace)){0,3}".boxed(),
         Kind::Endpoint => "http://[a-z]{1,9}(:[1-9][0-9]{0,3})?(/[a-z]{1,5})?".boxed(),
         Kind::LockKey => any::<(i32, i32)>().prop_map(|(class, object)| format!("{class},{object}")).boxed(),
+        Kind::QualifiedName => "([a-z]{4,8}\\.io/)?[A-Za-z]([A-Za-z0-9_.-]{0,20}[a-z0-9])?".boxed(),
+        Kind::DnsLabel => "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?".boxed(),
+        // With a prefix that no other key has: a selector may not look at the role label.
+        Kind::LabelSelector => {
+            "a\\.io/[a-z]{1,9}(|=[a-z]{0,9}| (not)?in \\([a-z]{1,9}(, ?[a-z]{1,9})?\\))(, ?!a\\.io/b)?".boxed()
+        }
         Kind::Secret | Kind::ConnectionUrl => Just(String::new()).boxed(),
     }
 }

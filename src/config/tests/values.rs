@@ -16,6 +16,7 @@ fn defaults_are_those_of_the_design() {
     assert_eq!(collector.leadership_retry_interval, Duration::from_secs(15));
     assert_eq!(collector.refresh_timeout, Duration::from_secs(10));
     assert_eq!((collector.on_refresh_failure, collector.lock_key), (OnRefreshFailure::Exit, LockKey::RETSU));
+    assert!(collector.collection);
     let lease = LeaseSettings {
         heartbeat_interval: Duration::from_secs(1),
         heartbeat_timeout: Duration::from_secs(1),
@@ -71,6 +72,16 @@ fn values_that_hold_are_taken_from_a_file_and_from_the_environment() {
         ("telemetry.traces.endpoint", "http://[::1]:4318/"),
         ("telemetry.traces.sample_ratio", "0.25"),
         ("telemetry.traces.service_name", "collector of ünits"),
+        ("worker.queue.state_metrics_collector.collection", "off"),
+        ("worker.queue.state_metrics_collector.collection", "true"),
+        ("kubernetes.mode", "off"),
+        ("kubernetes.mode", "false"),
+        ("kubernetes.instance_selector", "'app=a,tier in (b, c),!old,new'"),
+        ("kubernetes.container_name", "sidecar-0"),
+        ("kubernetes.role_label", "role"),
+        ("kubernetes.term_annotation", "example.com/Term_1.a"),
+        ("kubernetes.leader_deletion_cost", "2147483647"),
+        ("kubernetes.request_timeout_seconds", "0.05"),
     ];
     for (path, value) in table {
         load(&with_database(file(&nested(path, value)))).unwrap_or_else(|error| panic!("{path}: {value}: {error}"));
@@ -131,6 +142,16 @@ fn values_that_break_a_rule_are_refused_by_key_value_source_and_rule() {
         ("telemetry.traces.endpoint", "http://collector?x=1", "a base URL"),
         ("telemetry.traces.sample_ratio", "1.01", "a number from 0 to 1"),
         ("telemetry.traces.sample_ratio", "nan", "a number from 0 to 1"),
+        ("worker.queue.state_metrics_collector.collection", "yes", "`on` or `off`"),
+        ("kubernetes.mode", "On", "`auto`, `on` or `off`"),
+        ("kubernetes.instance_selector", "app in a", "a Kubernetes label selector"),
+        ("kubernetes.instance_selector", "'app>1'", "a Kubernetes label selector"),
+        ("kubernetes.container_name", "Collector", "at most 63 lower-case letters"),
+        ("kubernetes.role_label", "a/b/c", "the key of a Kubernetes label or annotation"),
+        ("kubernetes.term_annotation", "'-term'", "the key of a Kubernetes label or annotation"),
+        ("kubernetes.leader_deletion_cost", "0", "a whole number from 1 to 2147483647"),
+        ("kubernetes.leader_deletion_cost", "2147483648", "a whole number from 1 to 2147483647"),
+        ("kubernetes.request_timeout_seconds", "0", span),
         ("database.sslmode", "verify", "`verify-ca` or `verify-full`"),
         ("database.host", "a,b", "one host"),
     ];

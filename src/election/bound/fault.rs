@@ -79,7 +79,8 @@ impl Fault {
         match self {
             // An idle backend reads the end at once. One that runs a statement reads nothing and looks now and
             // then; a shutdown does not wait for the refresh that it cancels, so that counts for it, too.
-            Self::Graceful | Self::ProcessKilled => CLIENT_CONNECTION_CHECK_INTERVAL,
+            Self::Graceful => timing.hand_over + CLIENT_CONNECTION_CHECK_INTERVAL,
+            Self::ProcessKilled => CLIENT_CONNECTION_CHECK_INTERVAL,
             // `keepalives` comes first while nothing is sent; `idle_session_timeout` needs no help from the kernel.
             Self::HostLost | Self::NetworkCut | Self::NetworkCutToServer => {
                 lease.idle_session_timeout.max(keepalives(timing) + CLIENT_CONNECTION_CHECK_INTERVAL)

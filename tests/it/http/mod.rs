@@ -17,7 +17,8 @@ use retsu_collector::config::ManagementSettings;
 use retsu_collector::election::Lease;
 use retsu_collector::election::{Liveness, Status};
 use retsu_collector::exposition::{Metrics, Publication, Rendered};
-use retsu_collector::http::{Context, HttpError, Limits, LogFilter, Ready, bind, routes, serve};
+use retsu_collector::http::{Context, HttpError, Limits, LogFilter, Ready, Serving, bind, routes, serve};
+use retsu_collector::kubernetes::LabelReport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, watch};
@@ -72,6 +73,8 @@ struct Server {
     liveness: Arc<Liveness>,
     database: Arc<Database>,
     gate: watch::Sender<Option<Result<(), &'static str>>>,
+    serving: Arc<Serving>,
+    label: watch::Sender<LabelReport>,
     shutdown: CancellationToken,
     task: Mutex<JoinHandle<Result<(), HttpError>>>,
 }
@@ -96,7 +99,11 @@ impl Server {
         let liveness = Arc::new(Liveness::new(Duration::from_secs(600)));
         let (gate, receiver) = watch::channel(Some(Ok(())));
         let database = Arc::new(Database { gate: receiver, pings: AtomicUsize::new(0) });
+        let serving = Arc::new(Serving::closed());
+        let (label, label_receiver) = watch::channel(LabelReport::off());
         let context = Context {
+            serving: Arc::clone(&serving),
+            label: label_receiver,
             identity: "collector-0".to_owned(),
             metrics: Arc::clone(&metrics),
             publication: Arc::clone(&publication),
@@ -113,6 +120,8 @@ impl Server {
             liveness,
             database,
             gate,
+            serving,
+            label,
             shutdown: CancellationToken::new(),
             task: Mutex::new(tokio::spawn(async { Ok(()) })),
         };

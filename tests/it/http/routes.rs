@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
@@ -13,10 +13,12 @@ use hyper_util::service::TowerToHyperService;
 use retsu_collector::clock::BootInstant;
 use retsu_collector::election::{Role, Status, Term};
 use retsu_collector::http::{Limits, Peer, routes};
+use retsu_collector::kubernetes::{Denied, LabelReport, LabelState};
 use serde_json::Value;
 
-use super::Server;
+use super::{PATIENCE, Server};
 use crate::exposition::snapshot;
+use crate::support::eventually;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -30,7 +32,7 @@ async fn the_index_lists_every_route_and_nothing_else_exists() {
     let server = Server::start(Limits::default());
     let index = server.get("/").await;
     assert_eq!(index.status(), 200);
-    for path in ["/metrics", "/leader", "/health/live", "/health/ready", "/log/filter"] {
+    for path in ["/metrics", "/leader", "/health/live", "/health/ready", "/health/serving", "/log/filter"] {
         assert!(index.text().contains(path));
         assert_ne!(server.get(path).await.status(), 404, "{path}");
     }
@@ -59,7 +61,7 @@ async fn a_wrong_method_is_told_the_right_ones() {
 async fn head_is_get_without_the_body() {
     let server = Server::start(Limits::default());
     server.publish(2);
-    for path in ["/", "/metrics", "/leader", "/health/live", "/health/ready", "/log/filter"] {
+    for path in ["/", "/metrics", "/leader", "/health/live", "/health/ready", "/health/serving", "/log/filter"] {
         let get = server.get(path).await;
         let head = server.request(&format!("HEAD {path} HTTP/1.1")).await;
         assert_eq!((head.status(), head.body.len()), (get.status(), 0), "{path}");
@@ -121,6 +123,41 @@ async fn ready_follows_the_database() {
 }
 
 #[tokio::test]
+async fn serving_waits_for_a_clear_label_and_no_longer_than_two_seconds() {
+    let server = Server::start(Limits::default());
+    let started = Instant::now();
+    let reply = server.get("/health/serving").await;
+    if started.elapsed() < Duration::from_secs(2) {
+        assert_eq!((reply.status(), reply.text().lines().count()), (503, 1));
+    }
+    server.serving.clear();
+    let reply = server.get("/health/serving").await;
+    assert_eq!((reply.status(), &*reply.text()), (200, "ok\n"));
+
+    let server = Server::start(Limits::default());
+    let open = async || server.get("/health/serving").await.status() == 200;
+    eventually(PATIENCE, "it opens by itself", open).await;
+}
+
+#[tokio::test]
+async fn leader_says_what_is_known_of_the_label() {
+    let server = Server::start(Limits::default());
+    let label = async || -> Value {
+        serde_json::from_slice::<Value>(&server.get("/leader").await.body).unwrap()["label"].take()
+    };
+    assert_eq!(label().await["state"], "off");
+    let state = LabelState::Denied(Denied { verb: "patch", resource: "pods" });
+    server.label.send_replace(LabelReport { state, role: Some(Role::Standby), since: SystemTime::UNIX_EPOCH });
+    let wanted = serde_json::json!({
+        "state": "denied",
+        "role": "standby",
+        "since": "1970-01-01T00:00:00.000Z",
+        "denied": {"verb": "patch", "resource": "pods"},
+    });
+    assert_eq!(label().await, wanted);
+}
+
+#[tokio::test]
 async fn a_storm_of_probes_asks_the_database_once() {
     let server = Server::start(Limits::default());
     server.gate.send_replace(None);
@@ -143,10 +180,10 @@ async fn leader_answers_200_only_where_queue_state_is_exported() {
     assert_eq!((&json["role"], &json["term"], &json["fence"]), (&"standby".into(), &Value::Null, &Value::Null));
     assert_eq!(json["identity"], "collector-0");
 
-    let term = Some(Term { timeline: 3, number: u64::MAX });
+    let tenure = Some(crate::support::tenure(Term { timeline: 3, number: u64::MAX }));
     server.status.send_replace(Status {
         role: Role::Leader,
-        term,
+        tenure,
         since: SystemTime::UNIX_EPOCH,
         ..Status::starting()
     });

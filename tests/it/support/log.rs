@@ -1,4 +1,4 @@
-//! What is logged, kept. The unit tests of the configuration use it as well.
+//! What is logged, kept. Unit tests use it as well.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};

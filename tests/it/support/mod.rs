@@ -2,6 +2,10 @@
 //!
 //! The PostgreSQL version is `RETSU_TEST_POSTGRESQL_VERSION`, by default the newest.
 
+use std::time::SystemTime;
+
+use retsu_collector::election::{Tenure, Term};
+
 pub(crate) mod keys;
 pub(crate) mod kubernetes;
 mod log;
@@ -24,3 +28,14 @@ pub(crate) use proxy::Proxy;
 pub(crate) use replication::{Replication, ServerIdentity, make_standby, server_identity};
 pub(crate) use scrape::{History, promtool, promtool_check};
 pub(crate) use wait::{eventually, throughout};
+
+/// The tenure of a leader that exports.
+pub(crate) fn tenure(term: Term) -> Tenure {
+    Tenure {
+        term,
+        system_identifier: 7_300_000_000_000_000_001,
+        granted: SystemTime::UNIX_EPOCH,
+        exported: true,
+        ended: None,
+    }
+}

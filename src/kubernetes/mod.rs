@@ -1,0 +1,141 @@
+//! Tells Kubernetes who leads. It has no vote: PostgreSQL decides, and nothing here is asked about it.
+//!
+//! ```text
+//! election::Status ──▶ reconciler ──▶ patch of the own Pod ──▶ API ──▶ watch ──▶ view ──▶ witness ──▶ election
+//!                          ▲                                                      │
+//!                          └──────────────────────────────────────────────────────┘
+//! ```
+
+mod announcer;
+mod backoff;
+mod calls;
+mod changes;
+mod client;
+mod denials;
+mod events;
+mod label;
+mod note;
+mod outage;
+mod pod;
+mod reconciler;
+mod report;
+mod request_error;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod view;
+mod watch;
+mod witness;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch::{Receiver, Sender};
+use tokio_util::sync::CancellationToken;
+
+pub use client::ClientError;
+pub use report::{Denied, LabelReport, LabelState};
+
+use self::announcer::Announcer;
+use self::calls::Calls;
+use self::client::Access;
+use self::denials::Denials;
+use self::events::{About, Writer};
+use self::reconciler::Reconciler;
+use self::requests::Requests;
+use self::view::View;
+use self::watch::Watch;
+use self::witness::{Told, Witness};
+use crate::clock::process_started;
+use crate::config::KubernetesSettings;
+use crate::election::{Platform, Status};
+use crate::exposition::KubernetesMetrics;
+use crate::http::Serving;
+
+/// How long the last events may take to be written.
+const EVENTS_LIMIT: Duration = Duration::from_millis(500);
+
+/// The cluster of this process: what follows its role, and what its election learns there.
+pub struct Kubernetes {
+    reconciler: Reconciler,
+    watch: Watch,
+    announcer: Announcer,
+    writer: Writer,
+    platform: Arc<Witness>,
+    report: Receiver<LabelReport>,
+}
+
+impl Kubernetes {
+    /// A process with these `settings` that follows `status`. Nothing is sent yet. To be called in a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// The address of the API or the credentials are unusable.
+    pub fn new(
+        settings: KubernetesSettings,
+        status: &Receiver<Status>,
+        metrics: &Arc<KubernetesMetrics>,
+        serving: Arc<Serving>,
+    ) -> Result<Self, ClientError> {
+        let settings = Arc::new(settings);
+        let access = settings.kubeconfig.clone().map_or(Access::ServiceAccount, Access::Kubeconfig);
+        let client = client::connect(&access, settings.request_timeout)?;
+        let (denials, counted) = (Denials::new(), Arc::clone(metrics));
+        let denied = denials.subscribe();
+        let count = Arc::new(move |verb, resource, outcome| counted.request(verb, resource, outcome));
+        let calls = Calls::new(settings.request_timeout, count, denials);
+        let (name, namespace, uid) =
+            (settings.pod.name.clone(), settings.pod.namespace.clone(), settings.pod.uid.clone());
+        let requests = Requests::new(client.clone(), &namespace, &settings.instance_selector, calls.clone());
+        let dropped = Arc::clone(metrics);
+        let about = About { namespace, name, uid };
+        let (events, writer) = events::events(client, about, calls, Arc::new(move || dropped.event_dropped()));
+
+        let (view, vacancies) = (Sender::new(View::default()), Sender::new(0));
+        let (told, report) = (Sender::new(Told::default()), Sender::new(LabelReport::pending()));
+        let platform = Witness {
+            settings: Arc::clone(&settings),
+            requests: requests.clone(),
+            view: view.subscribe(),
+            vacancies: vacancies.subscribe(),
+            told: told.subscribe(),
+        };
+        let reported = report.subscribe();
+        let reconciler = Reconciler::new(
+            Arc::clone(&settings),
+            requests.clone(),
+            status.clone(),
+            view.subscribe(),
+            (report, told),
+            Arc::clone(metrics),
+            serving,
+            process_started().unwrap_or_else(SystemTime::now),
+        );
+        let announcer = Announcer { status: status.clone(), denied, events, metrics: Arc::clone(metrics) };
+        let watch = Watch { settings, requests, view, vacancies };
+        Ok(Self { reconciler, watch, announcer, writer, platform: Arc::new(platform), report: reported })
+    }
+
+    /// What the election is to be told by and to tell.
+    #[must_use]
+    pub fn platform(&self) -> Arc<dyn Platform> {
+        Arc::<Witness>::clone(&self.platform)
+    }
+
+    /// What is known of the label of the own Pod.
+    #[must_use]
+    pub fn report(&self) -> Receiver<LabelReport> {
+        self.report.clone()
+    }
+
+    /// Follows the status until `stop` is cancelled, and writes the last events after that.
+    pub async fn run(self, stop: CancellationToken) {
+        let Self { reconciler, watch, announcer, writer, .. } = self;
+        tokio::join!(
+            Box::pin(reconciler.run(stop.clone())),
+            Box::pin(watch.run(stop.clone())),
+            announcer.run(stop.clone()),
+            Box::pin(writer.run(stop, EVENTS_LIMIT)),
+        );
+    }
+}
