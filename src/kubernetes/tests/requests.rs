@@ -32,6 +32,12 @@ async fn next(
     timeout(Duration::from_secs(900), changes.next()).await.expect("a change").unwrap()
 }
 
+/// Takes what comes within `span`.
+async fn follow(changes: &mut (impl Stream + Unpin), span: Duration) {
+    let endless = async { while changes.next().await.is_some() {} };
+    assert!(timeout(span, endless).await.is_err(), "the stream ended");
+}
+
 fn pod(version: u32) -> String {
     format!(
         r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"pod-a","uid":"u","resourceVersion":"{version}"}}}}"#
@@ -147,7 +153,7 @@ async fn a_watch_that_always_ends_at_once_does_not_spin() {
         }
     });
     let mut changes = pin!(requests.watch());
-    while timeout(Duration::from_secs(60), changes.next()).await.is_ok() {}
+    follow(&mut changes, Duration::from_secs(60)).await;
     let watches = counted.lock().unwrap().iter().filter(|call| call.starts_with("watch")).count();
     assert!((60..=140).contains(&watches), "{watches} in a minute");
 }
@@ -157,7 +163,7 @@ async fn a_watch_that_falls_silent_is_begun_anew() {
     let (requests, _, counted) =
         requests(|_, target| async move { if is_watch(&target) { endless("") } else { answer(200, &list(7)) } });
     let mut changes = pin!(requests.watch());
-    while timeout(Duration::from_secs(660), changes.next()).await.is_ok() {}
+    follow(&mut changes, Duration::from_secs(660)).await;
     let watches = counted.lock().unwrap().iter().filter(|call| call.starts_with("watch")).count();
     assert!((10..=12).contains(&watches), "{watches} in eleven minutes");
 }
