@@ -1,9 +1,12 @@
 //! What the collector does in Kubernetes, on a real API server.
 
+mod answers;
 mod cluster;
+mod collector;
 mod labels;
 mod lifecycle;
 mod manifests;
+mod policy;
 mod proxy;
 mod server;
 
