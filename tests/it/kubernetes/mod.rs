@@ -5,6 +5,7 @@ mod cluster;
 mod collector;
 mod labels;
 mod lifecycle;
+mod manifests;
 mod policy;
 mod proxy;
 mod server;
