@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::support::resident::Resident;
 use super::support::Bounds;
+use super::support::resident::Resident;
 use super::{EXECUTABLE, Failure};
 
 const LEADER_MIB: f64 = 64.0;

@@ -110,7 +110,7 @@ impl Reconciler {
 
     /// Runs until `stop` is cancelled.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        stop.run_until_cancelled(self.reconcile()).await;
+        stop.run_until_cancelled(Box::pin(self.reconcile())).await;
     }
 
     async fn reconcile(&mut self) {
@@ -132,7 +132,10 @@ impl Reconciler {
                 Step::Settled => (self.read_due, true),
                 Step::After(pause) => (Instant::now() + pause, true),
                 Step::Backoff(pause) => (Instant::now() + pause, false),
-                Step::Replaced => return self.replaced().await,
+                Step::Replaced => {
+                    self.replaced();
+                    return std::future::pending().await;
+                }
             };
             if !self.wait(pause, watches).await {
                 return;
@@ -194,7 +197,7 @@ impl Reconciler {
                 }
                 self.step(desired).await
             }
-            Err(error) => self.failed(error),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -234,7 +237,7 @@ impl Reconciler {
                 // Somebody else in the way of the patch has changed it.
                 if stuck { self.after(None) } else { Step::Again }
             }
-            Err(error) => self.failed(error),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -292,7 +295,7 @@ impl Reconciler {
         Step::After(LONGEST_PAUSE)
     }
 
-    fn failed(&mut self, error: RequestError) -> Step {
+    fn failed(&mut self, error: &RequestError) -> Step {
         match error.kind {
             RequestErrorKind::Replaced => return Step::Replaced,
             RequestErrorKind::Conflict | RequestErrorKind::Invalid | RequestErrorKind::NotFound => {
@@ -352,7 +355,7 @@ impl Reconciler {
     }
 
     /// The Pod of this name is another one: it is not touched, and nobody is told of this process any more.
-    async fn replaced(&mut self) {
+    fn replaced(&mut self) {
         tracing::error!(
             pod = self.settings.pod.name,
             uid = self.settings.pod.uid,
@@ -361,7 +364,6 @@ impl Reconciler {
         self.own = None;
         self.tell(LabelState::Replaced);
         self.told.send_replace(Told { ended: None, hopeless: true });
-        std::future::pending().await
     }
 
     /// Awaits `request`, unless the status changes meanwhile: then the request is given up, and the next one is made for

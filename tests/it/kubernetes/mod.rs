@@ -1,11 +1,15 @@
 //! What the collector does in Kubernetes, on a real API server.
 
+mod answers;
 mod answers_to_patches;
 mod cluster;
+mod collector;
 mod labels;
 mod lifecycle;
+mod manifests;
 mod minutes;
 mod outage;
+mod policy;
 mod proxy;
 mod random_faults;
 mod refusals;

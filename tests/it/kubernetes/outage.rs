@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use retsu_collector::election::ACQUIRED;
 use sqlx::PgPool;
 
-use super::replicas::{
-    LIMIT, RIGHT, Replica, is_patch, leader_and_standby, roles_since, step_down, wait_until_only,
-};
+use super::replicas::{LIMIT, RIGHT, Replica, is_patch, leader_and_standby, roles_since, step_down, wait_until_only};
 use crate::support::kubernetes::{ApiProxy, Call, Cluster, Fault, Labels, ROLE};
 use crate::support::{self, eventually, lock_holders, throughout};
 
@@ -99,9 +97,8 @@ async fn a_patch_of_an_old_leader_that_arrives_late_changes_nothing() {
         config.set("worker.queue.state_metrics_collector.leadership_retry_interval_seconds", 2);
     })
     .await;
-    let makes_leader = |call: &Call| {
-        is_patch(call) && String::from_utf8_lossy(&call.body).contains(&format!(r#""{ROLE}":"leader""#))
-    };
+    let makes_leader =
+        |call: &Call| is_patch(call) && String::from_utf8_lossy(&call.body).contains(&format!(r#""{ROLE}":"leader""#));
     a.proxy.inject_times(1, makes_leader, Fault::Hold);
     a.wait_until_it_exports().await;
     eventually(LIMIT, "its label is on the way", async || a.proxy.count(makes_leader) == 1).await;

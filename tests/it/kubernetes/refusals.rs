@@ -23,7 +23,8 @@ const PERMITS: &str = "permits again";
 async fn told(cluster: &Cluster, pod: &str) -> Vec<String> {
     let events = cluster.api::<Event>(&cluster.admin().await).list(&ListParams::default()).await.unwrap();
     let about = |event: &Event| event.regarding.as_ref().is_some_and(|object| object.name.as_deref() == Some(pod));
-    let denied = events.items.into_iter().filter(|event| about(event) && event.reason.as_deref() == Some("LabelDenied"));
+    let denied =
+        events.items.into_iter().filter(|event| about(event) && event.reason.as_deref() == Some("LabelDenied"));
     denied.filter_map(|event| event.note).collect()
 }
 

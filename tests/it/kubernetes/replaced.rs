@@ -6,6 +6,11 @@ use super::replicas::{LIMIT, RIGHT, Replica, is_patch, step_down, wait_until_onl
 use crate::support::kubernetes::{Cluster, Labels, ROLE};
 use crate::support::{self, eventually, throughout};
 
+/// Whether the Pod `a` that there is now has a role label.
+async fn is_labelled(cluster: &Cluster) -> bool {
+    cluster.get("a").await.unwrap().metadata.labels.unwrap().contains_key(ROLE)
+}
+
 /// A leader whose Pod is replaced, as seen with all permissions or with no other than `patch`.
 async fn replaced(blind: bool) {
     let (cluster, database) = (Cluster::new().await, support::queue_database().await);
@@ -40,7 +45,7 @@ async fn replaced(blind: bool) {
     a.wait_until_it_exports().await;
     let known = Instant::now();
     throughout(Duration::from_secs(2), "it exports, and leaves the new Pod alone", async || {
-        a.collector.exports().await && cluster.get("a").await.unwrap().metadata.labels.unwrap().get(ROLE).is_none()
+        a.collector.exports().await && !is_labelled(&cluster).await
     })
     .await;
     assert_eq!(a.proxy.count_since(known, is_patch), 0);
@@ -54,7 +59,7 @@ async fn replaced(blind: bool) {
     let signalled = Instant::now();
     let released = a.collector.wait_for_log("leadership released", LIMIT).await;
     assert!(released - signalled < Duration::from_millis(700), "after {:?}", released - signalled);
-    assert!(cluster.get("a").await.unwrap().metadata.labels.unwrap().get(ROLE).is_none());
+    assert!(!is_labelled(&cluster).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -248,7 +248,7 @@ impl Scene {
                 self.excuse(replica, PERMITTED);
                 self.replicas[replica].collector.sigkill();
                 self.replicas[replica].collector.wait_exit(LIMIT).await;
-                self.cluster.terminate(&self.replicas[replica].pod().to_owned()).await;
+                self.cluster.terminate(self.replicas[replica].pod()).await;
                 self.restart(replica).await;
             }
             Happening::Pause(replica, time) => {
@@ -266,7 +266,7 @@ impl Scene {
                     return;
                 }
                 self.excuse(replica, time + RECOVERY);
-                self.cluster.delete(&self.replicas[replica].pod().to_owned(), true).await;
+                self.cluster.delete(self.replicas[replica].pod(), true).await;
                 self.last(Heal::Remove(replica), time);
             }
         }
