@@ -8,7 +8,7 @@ use sqlx::PgPool;
 
 use super::super::replicas::{LIMIT, is_patch, step_down};
 use crate::support::kubernetes::{ApiProxy, Cluster, Fault, Labels, ROLE, led};
-use crate::support::{self, Collector, Database, History, eventually, free_port};
+use crate::support::{self, Collector, Database, History, free_port};
 
 /// Replicas of a scene.
 const REPLICAS: usize = 3;
@@ -18,6 +18,9 @@ const RECOVERY: Duration = Duration::from_secs(2);
 
 /// As before, after a permission was missing.
 const PERMITTED: Duration = Duration::from_secs(5);
+
+/// What is right for so long is taken for lasting.
+const FOR_GOOD: Duration = Duration::from_millis(1500);
 
 /// A fault. Those with a time last as long as that, and others happen meanwhile.
 #[derive(Clone, Copy, Debug)]
@@ -144,11 +147,6 @@ impl Scene {
 
     pub(super) fn elapsed(&self) -> Duration {
         self.history.elapsed()
-    }
-
-    /// The Pods that are labelled as leader.
-    pub(super) fn labelled(&self) -> Vec<String> {
-        self.labels.leaders()
     }
 
     /// Lets time pass, in which what has lasted long enough ends.
@@ -320,15 +318,35 @@ impl Scene {
         replica.collector = start(cluster, database, &replica.proxy, replica.port, &pod).await;
     }
 
-    /// Waits until one Pod is labelled, and it is that of the one replica that exports. Returns its name.
-    pub(super) async fn wait_until_right(&self, limit: Duration) -> String {
-        let right = || match (&self.history.exporting()[..], &self.labels.leaders()[..]) {
-            ([replica], [pod]) => (self.replicas[*replica].pod() == pod).then(|| pod.clone()),
+    /// The Pod that is labelled and exports, when it is the only one that does either.
+    fn right(&self) -> Option<String> {
+        match (&self.history.exporting()[..], &self.labels.leaders()[..]) {
+            ([replica], [pod]) if self.replicas[*replica].pod() == pod => Some(pod.clone()),
             _ => None,
-        };
-        let what = format!("seed {}: one Pod has the label, and it exports", self.seed);
-        eventually(limit, &what, async || right().is_some()).await;
-        right().unwrap()
+        }
+    }
+
+    /// Waits until one Pod is labelled, and it is that of the one replica that exports, for good: at the latest after
+    /// `limit`. Returns its name, and after which time it was so.
+    pub(super) async fn wait_until_right(&self, limit: Duration) -> (String, Duration) {
+        let began = Instant::now();
+        let mut right: Option<(String, Duration)> = None;
+        loop {
+            let (now, known) = (self.right(), right.take());
+            right = now.map(|pod| known.filter(|(known, _)| *known == pod).unwrap_or_else(|| (pod, began.elapsed())));
+            match &right {
+                Some((_, since)) if began.elapsed() >= *since + FOR_GOOD => return right.unwrap(),
+                Some((_, since)) if *since <= limit => {}
+                _ => assert!(
+                    began.elapsed() <= limit,
+                    "seed {}: not within {limit:?}: one Pod has the label, and it exports: {:?}, {:?} export",
+                    self.seed,
+                    self.labels.now(),
+                    self.history.exporting(),
+                ),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Fails the test when a Pod carried the label for longer than `limit` although its process had withdrawn and
