@@ -23,6 +23,8 @@ use secrecy::ExposeSecret;
 use thiserror::Error;
 use tower::{BoxError, ServiceBuilder};
 
+use super::retry_after;
+
 /// How long a connection without a request is kept.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -125,6 +127,8 @@ fn build(mut config: Config, limit: Duration) -> Result<Client, ClientError> {
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .and_then(retry_after::in_details)
         .map_err(BoxError::from)
         .service(transport);
     Ok(Client::new(service, config.default_namespace))

@@ -21,6 +21,7 @@ mod reconciler;
 mod report;
 mod request_error;
 mod requests;
+mod retry_after;
 #[cfg(test)]
 mod tests;
 mod view;

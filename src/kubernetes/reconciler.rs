@@ -33,6 +33,8 @@ enum Step {
     Again,
     /// Nothing can be done before so much time has passed, or something changes.
     After(Duration),
+    /// A request has failed: nothing is asked before so much time has passed, or something else is wanted.
+    Backoff(Duration),
     /// The Pod is another one of the same name.
     Replaced,
 }
@@ -54,10 +56,16 @@ pub(super) struct Reconciler {
     wanted: Desired,
     /// The own Pod as it was read last.
     own: Option<PodState>,
+    /// When the own Pod is read again, whatever the watch says.
+    read_due: Instant,
+    /// Whether the watch has told of the own Pod, and not that it is gone.
+    watched: bool,
     /// Whether that is known not to be what there is now.
     outdated: bool,
     /// What the own Pod was last seen to agree with.
     settled: Option<Desired>,
+    /// Since when somebody else's label was seen on it.
+    drifted: Option<BootInstant>,
     /// Failures in a row.
     failures: u32,
     /// The Pod that the label was yielded to.
@@ -90,8 +98,11 @@ impl Reconciler {
             started,
             wanted,
             own: None,
+            read_due: Instant::now(),
+            watched: false,
             outdated: true,
             settled: None,
+            drifted: None,
             failures: 0,
             yielded: None,
         }
@@ -103,7 +114,6 @@ impl Reconciler {
     }
 
     async fn reconcile(&mut self) {
-        let mut read = Instant::now();
         loop {
             self.look();
             self.wanted = Desired::of(&self.status.borrow_and_update());
@@ -111,25 +121,42 @@ impl Reconciler {
             if self.yields(&desired) {
                 desired.role = Role::Standby;
             }
-            let step = if self.outdated || read.elapsed() >= READ_INTERVAL {
-                read = Instant::now();
+            let step = if self.outdated || Instant::now() >= self.read_due {
+                self.read_due = Instant::now() + READ_INTERVAL;
                 self.read(&desired).await
             } else {
                 self.step(&desired).await
             };
-            let pause = match step {
+            let (pause, watches) = match step {
                 Step::Again => continue,
-                Step::Settled => read + READ_INTERVAL,
-                Step::After(pause) => Instant::now() + pause,
+                Step::Settled => (self.read_due, true),
+                Step::After(pause) => (Instant::now() + pause, true),
+                Step::Backoff(pause) => (Instant::now() + pause, false),
                 Step::Replaced => {
                     self.replaced();
                     return std::future::pending().await;
                 }
             };
+            if !self.wait(pause, watches).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits until `pause` is over or something else is wanted, and, if it `watches`, for the next news of the watch
+    /// at most. Returns whether there is anything left to be done.
+    async fn wait(&mut self, pause: Instant, watches: bool) -> bool {
+        loop {
             tokio::select! {
-                changed = self.status.changed() => if changed.is_err() { return },
-                changed = self.view.changed() => if changed.is_err() { return },
-                () = sleep_until(pause) => {}
+                changed = self.status.changed() => return changed.is_ok(),
+                changed = self.view.changed() => {
+                    if watches || changed.is_err() {
+                        return changed.is_ok();
+                    }
+                    // Whatever happens to Pods is no reason to ask a server sooner that wants to be left alone.
+                    self.look();
+                }
+                () = sleep_until(pause) => return true,
             }
         }
     }
@@ -137,7 +164,10 @@ impl Reconciler {
     /// Takes what the watch says into account.
     fn look(&mut self) {
         let view = self.view.borrow_and_update();
-        if let Some(pod) = view.pod(&self.settings.pod.uid)
+        let listed = view.pod(&self.settings.pod.uid);
+        // Gone, perhaps to be made again under the same name: the next patch is not to find that out.
+        self.outdated |= std::mem::replace(&mut self.watched, listed.is_some()) && listed.is_none();
+        if let Some(pod) = listed
             && self.own.as_ref().is_none_or(|own| is_newer(pod, own))
         {
             self.own = Some(pod.clone());
@@ -161,6 +191,7 @@ impl Reconciler {
             }
             // What cannot be read can perhaps be patched, which reads it as well.
             Err(error) if error.kind == RequestErrorKind::Denied => {
+                self.read_due = Instant::now() + error.wait().unwrap_or(READ_INTERVAL);
                 if self.outdated {
                     self.own = None;
                 }
@@ -179,7 +210,10 @@ impl Reconciler {
         };
         let drifted = self.own.as_ref().is_some_and(|own| own.role.as_deref() != Some(label(desired.role)))
             && self.settled.is_some_and(|settled| settled.role == desired.role);
-        if drifted && desired.role == Role::Leader && !self.proved_again().await {
+        self.drifted = drifted.then(|| self.drifted.unwrap_or_else(BootInstant::now));
+        if let Some(seen) = self.drifted.filter(|_| desired.role == Role::Leader)
+            && !self.proved_after(seen).await
+        {
             return Step::Again;
         }
         let (requests, name) = (self.requests.clone(), self.settings.pod.name.clone());
@@ -212,10 +246,9 @@ impl Reconciler {
         self.outdated = false;
     }
 
-    /// The lease was proved after the label was seen to be gone: whoever took it may have known that it is over.
-    async fn proved_again(&mut self) -> bool {
+    /// The lease was proved after the label was `seen` to be gone: whoever took it may have known that it is over.
+    async fn proved_after(&mut self, seen: BootInstant) -> bool {
         let Some(lease) = self.status.borrow().lease.clone() else { return false };
-        let seen = BootInstant::now();
         self.unless_changed(lease.proved_after(seen)).await.is_some()
     }
 
@@ -252,8 +285,11 @@ impl Reconciler {
                 self.metrics.swept();
                 tracing::warn!(pod = other.name, "the leader label was taken off another Pod");
             }
-            // It has changed since it was read, or has gone, or the API does not answer.
-            Some(Err(error)) => return Step::After(error.wait().unwrap_or(LONGEST_PAUSE)),
+            Some(Err(error)) if error.kind.is_outage() || error.kind == RequestErrorKind::Denied => {
+                return Step::Backoff(error.wait().unwrap_or(LONGEST_PAUSE));
+            }
+            // It has changed since it was read, or has gone.
+            Some(Err(_)) => {}
         }
         // The watch tells sooner what has become of it.
         Step::After(LONGEST_PAUSE)
@@ -281,13 +317,14 @@ impl Reconciler {
     fn after(&mut self, asked: Option<Duration>) -> Step {
         let pause = pause(self.failures, asked, rand::random());
         self.failures = self.failures.saturating_add(1);
-        Step::After(pause)
+        Step::Backoff(pause)
     }
 
     /// The Pod says what it should.
     fn settle(&mut self, desired: Desired) {
         self.failures = 0;
         self.settled = Some(desired);
+        self.drifted = None;
         self.tell(if self.yielded.is_some() { LabelState::Pending } else { LabelState::Set });
         let ended = desired.tenure.filter(|tenure| {
             tenure.ended.is_some() && self.own.as_ref().is_some_and(|own| Desired::is_told(own, tenure))

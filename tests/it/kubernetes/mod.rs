@@ -1,14 +1,22 @@
 //! What the collector does in Kubernetes, on a real API server.
 
 mod answers;
+mod answers_to_patches;
 mod cluster;
 mod collector;
 mod labels;
 mod lifecycle;
 mod manifests;
+mod minutes;
+mod outage;
 mod policy;
 mod proxy;
+mod random_faults;
+mod refusals;
+mod replaced;
+mod replicas;
 mod server;
+mod watches;
 
 /// Status of an answer of the API server.
 fn code<T: std::fmt::Debug>(answer: kube::Result<T>) -> u16 {
