@@ -1,8 +1,10 @@
 //! What the collector does in Kubernetes, on a real API server.
 
+mod answers;
 mod cluster;
 mod labels;
 mod lifecycle;
+mod policy;
 mod proxy;
 mod server;
 

@@ -59,6 +59,11 @@ impl Cluster {
         self.write_status(name, &status).await
     }
 
+    /// Creates a Pod that is of no instance, to see what the API server does with one, and returns its name.
+    pub(super) async fn probe(&self) -> String {
+        self.pod_with("probe", |pod| pod.metadata.labels = None).await.metadata.name.unwrap()
+    }
+
     /// A Pod as it is now, when it exists.
     pub(crate) async fn get(&self, name: &str) -> Option<Pod> {
         self.pods().await.get_opt(name).await.unwrap()

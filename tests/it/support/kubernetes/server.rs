@@ -141,11 +141,13 @@ impl ApiServer {
         self.wait_until_ready().await;
     }
 
-    /// Makes etcd forget every revision but the present one. A watch or list from an older one then answers 410;
-    /// with a watch cache only once that was restarted with the server.
+    /// Makes etcd forget history: a watch that has missed something answers 410. One of a server with a watch cache
+    /// does so only when the server was restarted as well.
     pub(crate) async fn compact(&self) {
-        let range = self.etcd("range", json!({"key": "AA=="})).await;
-        let revision = &range["header"]["revision"];
+        // At the revision of an object's last change etcd would still send that change, without what was before,
+        // which the API server answers with 500. So the last revision is of something else: the key `compacted`.
+        let put = self.etcd("put", json!({"key": "Y29tcGFjdGVk", "value": ""})).await;
+        let revision = &put["header"]["revision"];
         self.etcd("compaction", json!({"revision": revision, "physical": true})).await;
     }
 
