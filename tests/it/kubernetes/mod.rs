@@ -7,6 +7,8 @@ mod lifecycle;
 mod policy;
 mod proxy;
 mod server;
+mod stage;
+mod takeover;
 
 /// Status of an answer of the API server.
 fn code<T: std::fmt::Debug>(answer: kube::Result<T>) -> u16 {

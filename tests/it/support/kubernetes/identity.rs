@@ -119,13 +119,15 @@ impl Cluster {
         configure: impl FnOnce(&mut Config),
     ) -> Collector {
         let environment = self.environment(pod, url).await;
-        Collector::start(database_url, |config| {
+        let collector = Collector::start(database_url, |config| {
             config.set("kubernetes.mode", "on").set("kubernetes.instance_selector", INSTANCE_SELECTOR);
             for (name, value) in &environment {
                 config.env(name, value);
             }
             configure(config);
-        })
+        });
+        self.report_start(pod).await;
+        collector
     }
 
     /// The environment of a container of a Pod, which is created if it does not exist, with a fresh token in its
