@@ -31,6 +31,13 @@ pub enum Action<const N: usize> {
     Continue(usize),
     /// The process ends and is started again. One that takes no step until then is down meanwhile.
     Restart(usize),
+    /// The platform stores what the process writes of its term by now.
+    Annotate(usize),
+    /// The process writes that, and it is stored later or never.
+    AnnotateLate(usize),
+    StoreLate(usize),
+    /// The process claims the end of the holder that it saw.
+    Claim(usize),
     /// From here on nothing fails and nobody is late. Of what is in flight this is lost for good.
     EndFaults(Losses),
 }
@@ -77,6 +84,7 @@ impl<const N: usize> Cluster<N> {
                 self.steps_for(system, index, actions);
             }
             self.faults(system, actions);
+            self.offer_of_platform(system, actions);
             ticks(system, actions);
             return;
         }
@@ -108,7 +116,7 @@ impl<const N: usize> Cluster<N> {
             return;
         }
         if let Some(request) = process.request {
-            if matches!(request.message, Message::Good { .. } | Message::Bad { .. }) {
+            if matches!(request.message, Message::Good | Message::Bad { .. }) {
                 actions.push(Action::Receive(index));
             }
             if !calm || request.message == Message::Lost && self.is_timed_out(index, request) {
@@ -119,7 +127,8 @@ impl<const N: usize> Cluster<N> {
             State::Standby if !calm || process.rest == 0 => actions.push(Action::Attempt(index)),
             State::Standby | State::Attempting => {}
             State::Preparing { .. } | State::Leading(_) => {
-                if process.request.is_none() && process.fence < self.fences[index] {
+                let opens = self.has(Guard::OpeningProof) && process.is_opening() && process.wait == 0;
+                if process.request.is_none() && (opens || process.fence < self.fences[index]) {
                     actions.push(Action::Prove(index));
                 }
                 // A refresh that ends beyond the fence ends the term instead.
@@ -150,6 +159,24 @@ impl<const N: usize> Cluster<N> {
         }
     }
 
+    /// Nothing that has to do with the platform ever has to happen.
+    fn offer_of_platform(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
+        for (index, process) in system.processes.iter().enumerate().filter(|_| self.skips) {
+            if self.claimable(system, index).is_some() {
+                actions.push(Action::Claim(index));
+            }
+            if process.late.is_some() {
+                actions.push(Action::StoreLate(index));
+            }
+            if !process.paused && self.due_annotation(process).is_some() {
+                actions.push(Action::Annotate(index));
+                if self.late_writes && process.late.is_none() {
+                    actions.push(Action::AnnotateLate(index));
+                }
+            }
+        }
+    }
+
     fn faults(&self, system: &System<N>, actions: &mut Vec<Action<N>>) {
         actions.push(Action::RestartServer);
         if system.lock.is_some() {
@@ -158,7 +185,7 @@ impl<const N: usize> Cluster<N> {
         for (index, process) in system.processes.iter().enumerate() {
             if process.paused {
                 actions.push(Action::Continue(index));
-            } else if matches!(process.state, State::Leading(_)) {
+            } else if self.pauses && matches!(process.state, State::Leading(_)) {
                 // Elsewhere a process that is stopped differs in nothing from one that takes no step.
                 actions.push(Action::Pause(index));
             }
@@ -170,7 +197,7 @@ impl<const N: usize> Cluster<N> {
     }
 
     fn is_timed_out(&self, index: usize, request: Request) -> bool {
-        self.fences[index] - request.left >= self.timeout
+        self.fences[index] + self.sighting_slack - request.left >= self.timeout
     }
 
     fn may_export(&self, process: &Process) -> bool {

@@ -34,20 +34,28 @@ pub enum Guard {
     AdvertisedWhileWaiting,
     /// The server ends a session that is silent for too long.
     IdleLimit,
-}
-
-/// Of which earlier holder of the lock a new leader needs proof that it has ended, to skip its wait. A holder has
-/// ended when its process has withdrawn or was killed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ProofOfEnd {
-    /// The wait is always served.
-    Never,
-    /// Of the last one, whether it exported or was still waiting.
-    LastHolder,
-    /// Of one that exported, whether another came after it or not.
-    SomeExporter,
-    /// Of the last one, which had exported: its own wait was over.
-    LastExporter,
+    /// A leader serves only after a good proof that it has sent since its wait is over.
+    OpeningProof,
+    /// A sighting counts only if it is less than one fence old.
+    SightingAge,
+    /// It is as old as the attempt that saw the holder, not as the answer to that.
+    SightingFromSending,
+    /// It has to be that young when the grant is received, not when that was asked for.
+    SightingUntilReceipt,
+    /// The holder was free to export.
+    Exported,
+    /// What its Pod says is about the very term that was seen.
+    SameTerm,
+    /// The container that was killed is the one that had the term.
+    ContainerOfTerm,
+    /// An end is claimed by one new leader only.
+    ClaimedOnce,
+    /// What is removed for that is what was judged.
+    ClaimOfJudged,
+    /// A process that has written that it has withdrawn does not write that again.
+    MarkedOnce,
+    /// A write that is late is refused when the Pod has changed meanwhile.
+    Precondition,
 }
 
 /// How many units the clock of a process may advance in one tick of true time: each process, each tick,
@@ -66,10 +74,17 @@ pub struct Cluster<const N: usize> {
     pub idle_limit: u8,
     /// The most that a standby lets pass between two attempts.
     pub poll: u8,
-    /// When the wait is skipped.
-    pub proof_of_end: ProofOfEnd,
+    /// Whether a new leader may skip its wait.
+    pub skips: bool,
+    /// By how much longer than a fence a sighting counts, in units of the process's own clock.
+    pub sighting_slack: u8,
+    /// Whether what a process writes to the platform may be stored later than it is written.
+    pub late_writes: bool,
     /// Whether an attempt that its process has given up may still reach the server, which grants it to nobody.
     pub abandoned_attempts: bool,
+    /// Whether processes are paused. One that is not, and takes no step, exports no less, so that the largest runs do
+    /// without.
+    pub pauses: bool,
     /// Whether a refresh may succeed while its process still waits. That changes nothing until the wait is over, so
     /// that the largest runs do without.
     pub early_refreshes: bool,
@@ -93,8 +108,11 @@ impl<const N: usize> Cluster<N> {
             timeout: 2,
             idle_limit: 2,
             poll: 2,
-            proof_of_end: ProofOfEnd::Never,
+            skips: false,
+            sighting_slack: 0,
+            late_writes: false,
             abandoned_attempts: false,
+            pauses: true,
             early_refreshes: true,
             interchangeable: false,
             after: Vec::new(),

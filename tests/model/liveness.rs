@@ -12,7 +12,7 @@ fn until_the_bound() -> Cluster<2> {
 #[test]
 fn somebody_exports_within_the_declared_bound_and_no_shorter_one() {
     let cluster = Cluster { abandoned_attempts: long(), ..until_the_bound() };
-    holds("two replicas, until the bound", cluster, 80_000);
+    holds("two replicas, until the bound", cluster, 115_000);
 }
 
 #[test]

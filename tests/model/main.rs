@@ -9,8 +9,10 @@ mod fences;
 mod guards;
 mod holds;
 mod liveness;
-mod proof_of_end;
+mod platform;
+
 mod properties;
 mod report;
+mod skip;
 mod step;
 mod system;

@@ -22,9 +22,6 @@ pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
         Property::sometimes("two believe in a lease and one exports", |cluster, system| {
             believers(system) == 2 && exporters(cluster, system) == 1
         }),
-        Property::sometimes("a leader is paused while its successor exports", |cluster, system| {
-            beside_an_exporter(cluster, system, |process| led(process) && process.paused)
-        }),
         Property::sometimes("a leader that has lost the lock runs while its successor exports", |cluster, system| {
             beside_an_exporter(cluster, system, |process| led(process) && !process.paused)
         }),
@@ -36,6 +33,19 @@ pub fn of<const N: usize>(cluster: &Cluster<N>) -> Vec<Property<Cluster<N>>> {
             system.lock.is_some_and(|lock| !lock.attached)
         }),
     ];
+    if cluster.pauses {
+        properties.push(Property::sometimes("a leader is paused while its successor exports", |cluster, system| {
+            beside_an_exporter(cluster, system, |process| led(process) && process.paused)
+        }));
+    }
+    if cluster.skips {
+        properties.push(Property::sometimes(
+            "a leader that skipped its wait exports",
+            |cluster, system: &System<N>| {
+                system.processes.iter().any(|process| process.skipped && cluster.exports(process))
+            },
+        ));
+    }
     if cluster.bound.is_some() {
         properties.push(Property::always(LIVENESS, |cluster: &Cluster<N>, system: &System<N>| {
             cluster.bound.is_none_or(|bound| !is_quiet_after(cluster, system, bound) || exporters(cluster, system) == 1)

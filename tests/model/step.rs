@@ -4,16 +4,17 @@ use retsu_collector::election::State;
 use stateright::{Model, Property};
 
 use super::action::{Action, Losses};
-use super::cluster::{Cluster, Guard, ProofOfEnd};
+use super::cluster::{Cluster, Guard};
+use super::platform::{Annotation, Sighting};
 use super::properties;
-use super::system::{Holder, Lock, Message, Phase, Process, Request, System, TERM};
+use super::system::{Lock, Message, Phase, Process, Request, System, TERM};
 
 impl<const N: usize> Model for Cluster<N> {
     type State = System<N>;
     type Action = Action<N>;
 
     fn init_states(&self) -> Vec<System<N>> {
-        let mut system = System { processes: [Process::starting(); N], lock: None, latest: None, phase: Phase::Faults };
+        let mut system = System { processes: [Process::starting(); N], lock: None, phase: Phase::Faults };
         for &action in &self.after {
             self.step(&mut system, action);
         }
@@ -40,6 +41,9 @@ impl<const N: usize> Model for Cluster<N> {
 
 impl<const N: usize> Cluster<N> {
     fn step(&self, system: &mut System<N>, action: Action<N>) {
+        for process in system.processes.iter_mut().filter(|process| matches!(process.state, State::Leading(_))) {
+            process.skipped = false;
+        }
         match action {
             Action::Attempt(index) => {
                 system.processes[index].state.attempt();
@@ -59,8 +63,10 @@ impl<const N: usize> Cluster<N> {
             Action::Withdraw(index) => withdraw(&mut system.processes[index]),
             Action::Close(index) => {
                 self.drop_session(system, index);
-                system.processes[index].state.released();
-                system.processes[index].rest = self.rest(system.phase);
+                let process = &mut system.processes[index];
+                process.state.released();
+                process.rest = self.rest(system.phase);
+                (process.term, process.exported, process.marked) = (0, false, false);
             }
             Action::Answer(index) => self.answer(system, index),
             Action::AnswerAbandoned(index) => {
@@ -77,7 +83,7 @@ impl<const N: usize> Cluster<N> {
                     process.abandoned = false;
                     if let Some(request) = process.request.as_mut().filter(|request| request.message == Message::Asked)
                     {
-                        request.answered(Message::Bad { advertised: 0, awaited: 0 });
+                        request.answered(Message::BAD);
                     }
                 }
             }
@@ -85,24 +91,45 @@ impl<const N: usize> Cluster<N> {
             Action::Continue(index) => system.processes[index].paused = false,
             Action::Restart(index) => {
                 self.drop_session(system, index);
-                let abandoned = system.processes[index].abandoned;
-                system.processes[index] = Process { abandoned, ..Process::starting() };
+                self.restart(&mut system.processes[index]);
             }
             Action::EndFaults(losses) => self.end_faults(system, losses),
+            Action::Annotate(index) => self.annotate(&mut system.processes[index]),
+            Action::AnnotateLate(index) => self.annotate_late(&mut system.processes[index]),
+            Action::StoreLate(index) => self.store_late(&mut system.processes[index]),
+            Action::Claim(index) => self.claim(system, index),
+        }
+        if !self.has(Guard::OpeningProof) {
+            for process in system.processes.iter_mut().filter(|process| process.is_opening() && process.wait == 0) {
+                process.state.waited();
+            }
         }
         if let Some(lock) = system.lock.as_mut().filter(|lock| lock.attached)
             && matches!(system.processes[lock.owner].state, State::Leading(_))
         {
             (lock.advertised, lock.awaited) = (self.fences[lock.owner], self.fences[lock.owner]);
         }
-        if let Some(latest) = system.latest.as_mut().filter(|latest| !latest.ended) {
-            latest.exported |= self.exports(&system.processes[latest.owner]);
-        }
+        self.tidy(system);
+    }
+
+    /// The process ends, and with it its container; another one begins in the same Pod.
+    fn restart(&self, process: &mut Process) {
+        let ended = |annotation: Annotation| Annotation { ended: true, ..annotation };
+        let &mut Process { abandoned, annotation, late, .. } = process;
+        *process = Process {
+            abandoned,
+            annotation: annotation.map(ended),
+            late: late.map(ended),
+            died: !self.has(Guard::ContainerOfTerm),
+            ..Process::starting()
+        };
     }
 
     fn ask(&self, process: &mut Process, index: usize) {
         process.rest = 0;
-        process.request = Some(Request { message: Message::Asked, left: self.fences[index] });
+        let opening = process.is_opening() && process.wait == 0;
+        let left = self.fences[index] + self.sighting_slack;
+        process.request = Some(Request { message: Message::Asked, left, opening });
     }
 
     /// The server answers a request on the session that a process still uses.
@@ -113,17 +140,18 @@ impl<const N: usize> Cluster<N> {
                 Some(lock) => {
                     // Only a longer fence than its own means anything to a process.
                     let longer = |fence: u8| if fence > self.fences[index] { fence } else { 0 };
-                    Message::Bad { advertised: longer(lock.advertised), awaited: longer(lock.awaited) }
+                    let (advertised, awaited) = (longer(lock.advertised), longer(lock.awaited));
+                    Message::Bad { advertised, awaited, term: lock.term }
                 }
             }
         } else {
             match system.lock.as_mut().filter(|lock| lock.owner == index && lock.attached) {
                 Some(lock) => {
                     lock.idle = self.idle_limit;
-                    Message::Good { end_proven: false }
+                    Message::Good
                 }
-                None if self.has(Guard::ExclusiveProofs) => Message::Bad { advertised: 0, awaited: 0 },
-                None => Message::Good { end_proven: false },
+                None if self.has(Guard::ExclusiveProofs) => Message::BAD,
+                None => Message::Good,
             }
         };
         if let Some(request) = &mut system.processes[index].request {
@@ -135,50 +163,53 @@ impl<const N: usize> Cluster<N> {
         let (own, Process { seen, told, .. }) = (self.fences[owner], system.processes[owner]);
         let advertised = if self.has(Guard::AdvertisedWhileWaiting) { own.max(seen) } else { own };
         let (closing, idle, awaited) = (false, self.idle_limit, own.max(told));
-        system.lock = Some(Lock { owner, attached, closing, idle, advertised, awaited });
-        let end_proven = system.latest.is_some_and(|before| match self.proof_of_end {
-            ProofOfEnd::Never => false,
-            ProofOfEnd::LastHolder => before.ended,
-            ProofOfEnd::SomeExporter | ProofOfEnd::LastExporter => before.ended && before.exported,
-        });
-        let proof_stays = self.proof_of_end == ProofOfEnd::SomeExporter && end_proven;
-        if self.proof_of_end != ProofOfEnd::Never && !proof_stays {
-            system.latest = Some(Holder { owner, exported: false, ended: !attached });
+        let term = if self.skips { system.next_term() } else { 0 };
+        system.lock = Some(Lock { owner, attached, closing, idle, advertised, awaited, term });
+        if attached {
+            system.processes[owner].term = term;
         }
-        Message::Good { end_proven }
+        Message::Good
     }
 
     fn receive(&self, system: &mut System<N>, index: usize) {
         let process = &mut system.processes[index];
-        let Some(Request { message, left }) = process.request.take() else { return };
+        let Some(Request { message, left: counts, opening }) = process.request.take() else { return };
         let own = self.fences[index];
+        let left = counts.saturating_sub(self.sighting_slack);
         let fence = if self.has(Guard::FenceFromSending) { left } else { own };
         match (process.state, message) {
-            (State::Attempting, Message::Good { end_proven }) => {
+            (State::Attempting, Message::Good) => {
                 process.state.granted(TERM);
                 process.fence = fence;
-                let wait = if end_proven { 0 } else { self.take_over_wait(own, process.seen) };
+                let wait = self.take_over_wait(own, process.seen);
                 if !self.has(Guard::RememberedFences) {
                     process.seen = 0;
                 }
                 let travelled = if self.has(Guard::WaitFromReceipt) { 0 } else { own - left };
-                process.await_for(wait.saturating_sub(travelled));
+                process.wait = wait.saturating_sub(travelled);
             }
-            (State::Attempting, Message::Bad { advertised, awaited }) => {
+            (State::Attempting, Message::Bad { advertised, awaited, term }) => {
+                let left = if self.has(Guard::SightingFromSending) { counts } else { own };
+                process.sighting = Sighting { term, left };
                 process.told = process.told.max(awaited);
                 if self.has(Guard::AdvertisedFence) {
                     process.seen = process.seen.max(advertised);
                 }
                 self.reject(process, system.phase);
             }
-            (_, Message::Good { .. }) => process.fence = fence,
+            (_, Message::Good) => {
+                process.fence = fence;
+                if opening && process.is_opening() {
+                    process.state.waited();
+                }
+            }
             (_, Message::Bad { .. }) => withdraw(process),
             (_, Message::Asked | Message::Lost) => unreachable!("only an answer is received"),
         }
     }
 
     fn reject(&self, process: &mut Process, phase: Phase) {
-        process.request = None;
+        (process.request, process.term) = (None, 0);
         process.state.rejected();
         process.rest = self.rest(phase);
     }
@@ -211,15 +242,16 @@ impl<const N: usize> Cluster<N> {
         if let Some(lock) = system.lock.as_mut().filter(|lock| lock.owner == index && lock.attached) {
             (lock.attached, lock.closing) = (false, system.phase != Phase::Faults);
         }
-        if let Some(latest) = system.latest.as_mut().filter(|latest| latest.owner == index) {
-            latest.ended = true;
-        }
     }
 
     fn tick(&self, system: &mut System<N>, rates: [u8; N]) {
         for (process, units) in system.processes.iter_mut().zip(rates) {
             if !process.paused || self.has(Guard::ClockThroughPauses) {
                 process.advance(units);
+                let asks = process.state == State::Attempting && self.has(Guard::SightingUntilReceipt);
+                if asks || process.state == State::Standby {
+                    process.sighting.left = process.sighting.left.saturating_sub(units);
+                }
             }
             process.rest = process.rest.saturating_sub(1);
         }
@@ -236,6 +268,9 @@ impl<const N: usize> Cluster<N> {
 
 /// The process stops exporting and believing, and closes its session next.
 fn withdraw(process: &mut Process) {
+    process.exported =
+        process.term > 0 && matches!(process.state, State::Preparing { waited: true, .. } | State::Leading(_));
+    process.skipped = false;
     process.state.withdrawn();
     (process.fence, process.wait, process.request) = (0, 0, None);
 }

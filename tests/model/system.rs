@@ -4,6 +4,8 @@ use std::hash::{Hash, Hasher};
 
 use retsu_collector::election::{State, Term};
 
+use super::platform::{Annotation, Sighting};
+
 /// The model has no use for the value of a term: leases are told apart by where they are.
 pub const TERM: Term = Term { timeline: 1, number: 1 };
 
@@ -12,15 +14,24 @@ pub const TERM: Term = Term { timeline: 1, number: 1 };
 pub enum Message {
     /// On its way to the server.
     Asked,
-    /// Granted, or a proof that is good; on its way back. A grant may come with the proof that whoever held
-    /// the lock before has ended.
-    Good { end_proven: bool },
+    /// Granted, or a proof that is good; on its way back.
+    Good,
     /// Held by a session that advertises one fence while its process waits for another; each is 0 unless it is longer
-    /// than the own one. Or a session that has lost the lock.
-    Bad { advertised: u8, awaited: u8 },
+    /// than the own one. Its term is 0 unless waits may be skipped. Or a session that has lost the lock.
+    Bad { advertised: u8, awaited: u8, term: u8 },
     /// Lost on either way, and the process still waits for it. Only after the last fault: until then a lost
     /// message is one that is still on its way.
     Lost,
+}
+
+impl Message {
+    /// That the own session has lost the lock.
+    pub const BAD: Self = Self::Bad { advertised: 0, awaited: 0, term: 0 };
+
+    /// The term of the holder.
+    pub const fn term(self) -> u8 {
+        if let Self::Bad { term, .. } = self { term } else { 0 }
+    }
 }
 
 /// An attempt or a proof whose answer the process waits for.
@@ -29,13 +40,16 @@ pub struct Request {
     pub message: Message,
     /// What would be left of a fence that counts from just before this was sent, by the own clock.
     pub left: u8,
+    /// A proof that was sent after the end of the wait.
+    pub opening: bool,
 }
 
 impl Request {
-    /// The server has answered. From a bad answer no fence counts, so that states which differ in it are one.
+    /// The server has answered. From a bad answer no fence counts, so that states which differ in it are one, unless
+    /// it matters since when the holder was seen.
     pub fn answered(&mut self, answer: Message) {
         self.message = answer;
-        if matches!(answer, Message::Bad { .. }) {
+        if matches!(answer, Message::Bad { term: 0, .. }) {
             self.left = 0;
         }
     }
@@ -62,6 +76,23 @@ pub struct Process {
     pub told: u8,
     /// Ticks until the next attempt at the latest; kept once faults have ended.
     pub rest: u8,
+    /// The term that it was granted last, as long as its Pod may say something of it that matters; 0 otherwise.
+    pub term: u8,
+    /// It leaves, and was free to export.
+    pub exported: bool,
+    /// It leaves, and has written so.
+    pub marked: bool,
+    /// It has skipped its wait; kept until it leads.
+    pub skipped: bool,
+    pub sighting: Sighting,
+    /// It has seen that the holder has ended. Kept only where that counts without another look.
+    pub judged: bool,
+    /// What its Pod says.
+    pub annotation: Option<Annotation>,
+    /// What it has written and the platform has not stored yet.
+    pub late: Option<Annotation>,
+    /// A container of its Pod was killed. Kept only where it is taken for that of the term.
+    pub died: bool,
 }
 
 impl Process {
@@ -76,6 +107,15 @@ impl Process {
             seen: 0,
             told: 0,
             rest: 0,
+            term: 0,
+            exported: false,
+            marked: false,
+            skipped: false,
+            sighting: Sighting::NONE,
+            judged: false,
+            annotation: None,
+            late: None,
+            died: false,
         }
     }
 
@@ -84,19 +124,19 @@ impl Process {
         self.state.term().is_some()
     }
 
-    /// So much is left of the take-over wait. Its end is no step of its own: every answer reads the lease, whatever
-    /// the process gets round to.
-    pub fn await_for(&mut self, wait: u8) {
-        self.wait = wait;
-        if wait == 0 && matches!(self.state, State::Preparing { waited: false, .. }) {
-            self.state.waited();
-        }
+    /// Whether it holds the lock and has not begun to serve, but for the first refresh.
+    pub fn is_opening(&self) -> bool {
+        matches!(self.state, State::Preparing { waited: false, .. })
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.is_opening() && self.wait > 0
     }
 
     /// Lets its clock advance.
     pub fn advance(&mut self, units: u8) {
         self.fence = self.fence.saturating_sub(units);
-        self.await_for(self.wait.saturating_sub(units));
+        self.wait = self.wait.saturating_sub(units);
         if let Some(request) = &mut self.request {
             request.left = request.left.saturating_sub(units);
         }
@@ -107,8 +147,8 @@ impl Process {
         self.fence > 0 || self.wait > 0 || self.request.is_some_and(|request| request.left > 0)
     }
 
-    /// Everything about this process in one number.
-    fn packed(&self) -> u64 {
+    /// Everything about this process in two numbers.
+    fn packed(&self) -> (u64, u64) {
         let state = match self.state {
             State::Standby => 0,
             State::Attempting => 1,
@@ -118,19 +158,21 @@ impl Process {
         };
         let (message, left) = match self.request {
             None => (0, 0),
-            Some(Request { message, left }) => (
+            Some(Request { message, left, .. }) => (
                 match message {
                     Message::Asked => 1,
                     Message::Lost => 2,
-                    Message::Good { end_proven } => 3 + u64::from(end_proven),
-                    Message::Bad { advertised, awaited } => 5 | u64::from(advertised) << 3 | u64::from(awaited) << 7,
+                    Message::Good => 3,
+                    Message::Bad { advertised, awaited, .. } => {
+                        4 | u64::from(advertised) << 3 | u64::from(awaited) << 7
+                    }
                 },
                 left,
             ),
         };
         let flags = u64::from(self.paused) << 2 | u64::from(self.abandoned) << 1;
         // Seven bits for each span, four for each fence in a message.
-        flags
+        let first = flags
             | state << 3
             | message << 6
             | u64::from(left) << 17
@@ -138,7 +180,27 @@ impl Process {
             | u64::from(self.wait) << 31
             | u64::from(self.seen) << 38
             | u64::from(self.told) << 45
-            | u64::from(self.rest) << 52
+            | u64::from(self.rest) << 52;
+        (first, self.packed_terms())
+    }
+
+    /// What has to do with the platform.
+    fn packed_terms(&self) -> u64 {
+        let (opening, term) = self.request.map_or((false, 0), |request| (request.opening, request.message.term()));
+        let flags = [opening, self.exported, self.marked, self.skipped, self.judged, self.died];
+        let annotation = |annotation: Option<Annotation>| {
+            annotation.map_or(0, |Annotation { term, exported, ended }| {
+                u64::from(term) << 2 | u64::from(exported) << 1 | u64::from(ended)
+            })
+        };
+        // Five bits for each term.
+        flags.iter().fold(0, |packed, &flag| packed << 1 | u64::from(flag))
+            | u64::from(term) << 6
+            | u64::from(self.term) << 11
+            | u64::from(self.sighting.term) << 16
+            | u64::from(self.sighting.left) << 21
+            | annotation(self.annotation) << 28
+            | annotation(self.late) << 35
     }
 }
 
@@ -157,17 +219,8 @@ pub struct Lock {
     pub advertised: u8,
     /// The longest fence that the owner knows to have been there before it, while it waits for that; its own one after.
     pub awaited: u8,
-}
-
-/// What is true of the session that held the lock last, whether it still does or not. Kept only where a proof of
-/// its end matters.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Holder {
-    pub owner: usize,
-    /// It has exported.
-    pub exported: bool,
-    /// Its process has withdrawn, given it up or ended.
-    pub ended: bool,
+    /// The term; 0 unless waits may be skipped.
+    pub term: u8,
 }
 
 /// Ticks since the last fault, or faults go on.
@@ -182,7 +235,6 @@ pub enum Phase {
 pub struct System<const N: usize> {
     pub processes: [Process; N],
     pub lock: Option<Lock>,
-    pub latest: Option<Holder>,
     pub phase: Phase,
 }
 
@@ -202,9 +254,6 @@ impl<const N: usize> System<N> {
         if let Some(lock) = &mut self.lock {
             lock.owner = rank(lock.owner);
         }
-        if let Some(latest) = &mut self.latest {
-            latest.owner = rank(latest.owner);
-        }
         self.processes = order.map(|index| self.processes[index]);
     }
 }
@@ -213,7 +262,9 @@ impl<const N: usize> System<N> {
 impl<const N: usize> Hash for System<N> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         for process in &self.processes {
-            hasher.write_u64(process.packed());
+            let (first, second) = process.packed();
+            hasher.write_u64(first);
+            hasher.write_u64(second);
         }
         let lock = self.lock.map_or(0, |lock| {
             1 | u64::from(lock.attached) << 1
@@ -222,14 +273,12 @@ impl<const N: usize> Hash for System<N> {
                 | (lock.owner as u64) << 8
                 | u64::from(lock.advertised) << 12
                 | u64::from(lock.awaited) << 16
-        });
-        let latest = self.latest.map_or(0, |holder| {
-            1 | u64::from(holder.exported) << 1 | u64::from(holder.ended) << 2 | (holder.owner as u64) << 3
+                | u64::from(lock.term) << 20
         });
         let calm = match self.phase {
             Phase::Faults => 0,
             Phase::Calm { ticks } => 1 + u64::from(ticks),
         };
-        hasher.write_u64(lock << 40 | latest << 16 | calm);
+        hasher.write_u64(lock << 16 | calm);
     }
 }

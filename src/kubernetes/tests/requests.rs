@@ -3,12 +3,13 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use tokio::time::{Instant, timeout};
 
 use super::super::denials::{Denials, Permission};
-use super::super::request_error::RequestErrorKind;
+use super::super::request_error::{RequestError, RequestErrorKind};
 use super::super::requests::Requests;
 use super::{Answer, Counted, LIMIT, answer, calls, client, endless, status};
 use crate::test_log::Log;
@@ -22,6 +23,19 @@ where
     let (calls, counted) = calls(&denials);
     let client = client(move |number, request| server(number, request.uri().to_string()));
     (Requests::new(client, "ns", "app=retsu", calls), denials, counted)
+}
+
+/// The next change, which must not be longer in coming than any outage here.
+async fn next(
+    changes: &mut (impl Stream<Item = Result<Event<Pod>, RequestError>> + Unpin),
+) -> Result<Event<Pod>, RequestError> {
+    timeout(Duration::from_secs(900), changes.next()).await.expect("a change").unwrap()
+}
+
+/// Takes what comes within `span`.
+async fn follow(changes: &mut (impl Stream + Unpin), span: Duration) {
+    let endless = async { while changes.next().await.is_some() {} };
+    assert!(timeout(span, endless).await.is_err(), "the stream ended");
 }
 
 fn pod(version: u32) -> String {
@@ -68,11 +82,11 @@ async fn the_list_and_the_beginning_of_a_watch_have_a_deadline_too() {
         }
     });
     let mut changes = pin!(requests.watch());
-    let error = changes.next().await.unwrap().unwrap_err();
+    let error = next(&mut changes).await.unwrap_err();
     assert_eq!((error.verb, error.kind), ("list", RequestErrorKind::Timeout));
-    assert!(matches!(changes.next().await.unwrap().unwrap(), Event::Init));
-    assert!(matches!(changes.next().await.unwrap().unwrap(), Event::InitDone));
-    let error = changes.next().await.unwrap().unwrap_err();
+    assert!(matches!(next(&mut changes).await.unwrap(), Event::Init));
+    assert!(matches!(next(&mut changes).await.unwrap(), Event::InitDone));
+    let error = next(&mut changes).await.unwrap_err();
     assert_eq!((error.verb, error.kind), ("watch", RequestErrorKind::Timeout));
     assert!(timeout(Duration::from_secs(30), changes.next()).await.is_err());
     let expected = ["list pods timeout", "list pods ok", "watch pods timeout", "watch pods ok"];
@@ -97,10 +111,10 @@ async fn a_version_that_is_gone_is_listed_anew_however_the_server_says_so() {
         });
         let mut changes = pin!(requests.watch());
         for _ in 0..2 {
-            assert!(changes.next().await.unwrap().is_ok());
+            assert!(next(&mut changes).await.is_ok());
         }
-        assert_eq!(changes.next().await.unwrap().unwrap_err().kind, RequestErrorKind::Expired);
-        assert!(matches!(changes.next().await.unwrap().unwrap(), Event::Init));
+        assert_eq!(next(&mut changes).await.unwrap_err().kind, RequestErrorKind::Expired);
+        assert!(matches!(next(&mut changes).await.unwrap(), Event::Init));
         assert_eq!(counted.lock().unwrap().iter().filter(|call| call.starts_with("list")).count(), 2);
     }
 }
@@ -131,10 +145,15 @@ async fn a_watch_goes_on_after_the_last_thing_that_it_has_said() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_always_ends_at_once_does_not_spin() {
-    let (requests, _, counted) =
-        requests(|_, target| async move { answer(200, &if is_watch(&target) { String::new() } else { list(7) }) });
+    let (requests, _, counted) = requests(|number, target| async move {
+        match number {
+            0 => answer(200, &list(7)),
+            1..1000 if is_watch(&target) => answer(200, ""),
+            _ => std::future::pending().await,
+        }
+    });
     let mut changes = pin!(requests.watch());
-    while timeout(Duration::from_secs(60), changes.next()).await.is_ok() {}
+    follow(&mut changes, Duration::from_secs(60)).await;
     let watches = counted.lock().unwrap().iter().filter(|call| call.starts_with("watch")).count();
     assert!((60..=140).contains(&watches), "{watches} in a minute");
 }
@@ -144,7 +163,7 @@ async fn a_watch_that_falls_silent_is_begun_anew() {
     let (requests, _, counted) =
         requests(|_, target| async move { if is_watch(&target) { endless("") } else { answer(200, &list(7)) } });
     let mut changes = pin!(requests.watch());
-    while timeout(Duration::from_secs(660), changes.next()).await.is_ok() {}
+    follow(&mut changes, Duration::from_secs(660)).await;
     let watches = counted.lock().unwrap().iter().filter(|call| call.starts_with("watch")).count();
     assert!((10..=12).contains(&watches), "{watches} in eleven minutes");
 }
@@ -160,7 +179,7 @@ async fn a_throttled_watch_waits_as_long_as_it_is_told() {
         }
     });
     let mut changes = pin!(requests.watch());
-    while changes.next().await.unwrap().is_err() {}
+    while next(&mut changes).await.is_err() {}
     let times = times.lock().unwrap();
     for pair in times.windows(2) {
         assert!(pair[1] - pair[0] >= Duration::from_secs(7), "{:?}", pair[1] - pair[0]);
@@ -211,7 +230,7 @@ async fn ten_minutes_without_the_api_are_ten_lines_and_one_when_it_is_back() {
         }
     });
     let mut changes = pin!(requests.watch());
-    while changes.next().await.unwrap().is_err() {}
+    while next(&mut changes).await.is_err() {}
     assert!(began.elapsed() < outage + Duration::from_secs(2), "{:?}", began.elapsed());
     drop(guard);
     let lines = told(&log);

@@ -2,6 +2,7 @@
 
 mod answers;
 mod cluster;
+mod collector;
 mod labels;
 mod lifecycle;
 mod policy;

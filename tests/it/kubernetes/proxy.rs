@@ -72,6 +72,7 @@ async fn every_call_is_passed_on_as_it_is_and_written_down() {
     assert_eq!(calls, expected);
     assert!(proxy.calls().iter().all(|call| call.resource == "pods" && call.token.starts_with("ey")));
     assert_eq!((proxy.count(|call| call.writes()), proxy.verbs()["get"]), (2, 1));
+    assert_eq!(proxy.calls()[2].body, format!(r#"{{"metadata":{{"labels":{{"{ROLE}":"leader"}}}}}}"#));
     assert!(proxy.calls()[2].path.starts_with(&format!("/api/v1/namespaces/{}/pods/a?", cluster.namespace())));
     drop(watch);
     eventually(LIMIT, "the watch has ended", async || proxy.open_watches() == 0).await;

@@ -1,5 +1,6 @@
 //! The API server of the tests itself.
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,4 +39,24 @@ async fn a_dropped_api_server_leaves_neither_process_nor_file() {
     eventually(LIMIT, "the processes are gone", async || marks.iter().all(|mark| processes_with(mark).is_empty()))
         .await;
     assert!(directories.iter().all(|directory| !directory.exists()));
+}
+
+#[tokio::test]
+async fn a_killed_test_leaves_neither_process_nor_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let mark = directory.path().display().to_string();
+    let mut test = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "kubernetes::server::a_shared_api_server_is_the_one_that_is_pinned"])
+        .env("TMPDIR", &mark)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Each with the shell that keeps it.
+    let runs = |flag: &str| processes_with(&mark).iter().filter(|(_, command)| command.contains(flag)).count() == 2;
+    eventually(LIMIT, "both programs run", async || runs("--data-dir") && runs("--etcd-servers")).await;
+    test.kill().unwrap();
+    test.wait().unwrap();
+    eventually(LIMIT, "the processes are gone", async || processes_with(&mark).is_empty()).await;
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }

@@ -22,7 +22,7 @@ use crate::support::eventually;
 pub(super) const SETTLED: Duration = Duration::from_secs(20);
 
 /// The service account of every collector.
-pub(crate) const SERVICE_ACCOUNT: &str = "retsu-collector";
+pub(super) const SERVICE_ACCOUNT: &str = "retsu-collector";
 
 /// What the collector is allowed: verb and resource.
 const GRANTED: [(&str, &str); 6] = [
