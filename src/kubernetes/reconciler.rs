@@ -31,8 +31,10 @@ enum Step {
     Settled,
     /// Something has changed: look again.
     Again,
-    /// Nothing can be done before so much time has passed, or something changes.
+    /// Nothing is to be done before so much time has passed, or something changes.
     After(Duration),
+    /// What was tried is not tried again before so much time has passed, whatever the watch says meanwhile.
+    Failed(Duration),
     /// The Pod is another one of the same name.
     Replaced,
 }
@@ -120,13 +122,20 @@ impl Reconciler {
             let pause = match step {
                 Step::Again => continue,
                 Step::Settled => read + READ_INTERVAL,
-                Step::After(pause) => Instant::now() + pause,
+                Step::After(pause) | Step::Failed(pause) => Instant::now() + pause,
                 Step::Replaced => return self.replaced().await,
             };
-            tokio::select! {
-                changed = self.status.changed() => if changed.is_err() { return },
-                changed = self.view.changed() => if changed.is_err() { return },
-                () = sleep_until(pause) => {}
+            loop {
+                tokio::select! {
+                    changed = self.status.changed() => if changed.is_err() { return },
+                    changed = self.view.changed() => if changed.is_err() { return },
+                    () = sleep_until(pause) => break,
+                }
+                // Each patch is an event of the watch: without this, two that disagree would go on at full speed.
+                if !matches!(step, Step::Failed(_)) || Desired::of(&self.status.borrow()) != self.wanted {
+                    break;
+                }
+                self.look();
             }
         }
     }
@@ -278,7 +287,7 @@ impl Reconciler {
     fn after(&mut self, asked: Option<Duration>) -> Step {
         let pause = pause(self.failures, asked, rand::random());
         self.failures = self.failures.saturating_add(1);
-        Step::After(pause)
+        Step::Failed(pause)
     }
 
     /// The Pod says what it should.

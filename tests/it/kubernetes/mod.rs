@@ -1,14 +1,21 @@
 //! What the collector does in Kubernetes, on a real API server.
 
+mod agreement;
 mod answers;
 mod cluster;
 mod collector;
+mod drift;
+mod elect_only;
+mod events;
 mod labels;
 mod lifecycle;
+mod panics;
 mod policy;
 mod proxy;
 mod server;
 mod stage;
+mod start;
+mod sweep;
 mod takeover;
 
 /// Status of an answer of the API server.

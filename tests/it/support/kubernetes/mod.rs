@@ -14,6 +14,6 @@ mod webhook;
 pub(crate) use cluster::Cluster;
 pub(crate) use labels::{COST, Carried, Change, Labels, ROLE, TERM, led};
 pub(crate) use pods::{CONTAINER, INSTANCE_SELECTOR};
-pub(crate) use proxy::{ApiProxy, Fault};
+pub(crate) use proxy::{ApiProxy, Call, Fault};
 pub(crate) use server::ApiServer;
 pub(crate) use webhook::Webhook;
