@@ -16,6 +16,7 @@ const APART: Duration = Duration::from_secs(1);
 /// The burst of attempts that is going on, if any.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
+    /// Attempts that have not been made.
     left: u32,
     began: Option<Instant>,
     /// Whether there was an occasion since it began.
@@ -34,17 +35,21 @@ impl Burst {
         let earliest = self.began.map_or(now, |began| now.max(began + APART));
         self.began = Some(earliest);
         self.left = ATTEMPTS;
-        Some(earliest - now + self.pause(now, jitter).unwrap_or_default())
+        Some(earliest - now + self.gap(jitter))
     }
 
-    /// The time from `now` to the next attempt of the burst; `None` when it is over.
-    pub(super) fn pause(&mut self, now: Instant, jitter: f64) -> Option<Duration> {
-        if self.left == 0 {
-            return std::mem::take(&mut self.again).then(|| self.begin(now, jitter)).flatten();
+    /// An attempt was made at `now`. Returns the time to the next one of the burst; `None` when it is over.
+    pub(super) fn attempted(&mut self, now: Instant, jitter: f64) -> Option<Duration> {
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return Some(self.gap(jitter));
         }
-        self.left -= 1;
-        let longest = FIRST_PAUSE * 2_u32.pow(ATTEMPTS - 1 - self.left);
-        Some(longest.mul_f64(jitter.clamp(0.0, 1.0)))
+        std::mem::take(&mut self.again).then(|| self.begin(now, jitter)).flatten()
+    }
+
+    fn gap(&self, jitter: f64) -> Duration {
+        let longest = FIRST_PAUSE * 2_u32.pow(ATTEMPTS - self.left);
+        longest.mul_f64(jitter.clamp(0.0, 1.0))
     }
 
     /// Ends the burst: the place is taken, or the server does not answer.
@@ -62,9 +67,9 @@ mod tests {
     #[test]
     fn a_burst_is_a_handful_of_attempts_with_growing_pauses() {
         let (mut burst, now) = (Burst::default(), Instant::now());
-        assert_eq!(burst.pause(now, 1.0), None, "none was begun");
+        assert_eq!(burst.attempted(now, 1.0), None, "none was begun");
         let first = burst.begin(now, 1.0).unwrap();
-        let pauses: Vec<_> = std::iter::from_fn(|| burst.pause(now, 1.0)).collect();
+        let pauses: Vec<_> = std::iter::from_fn(|| burst.attempted(now, 1.0)).collect();
         assert_eq!(first, Duration::from_millis(20));
         assert_eq!(pauses, [40, 80, 160, 320].map(Duration::from_millis));
     }
@@ -85,12 +90,14 @@ mod tests {
         // An occasion every 10 ms for two and a half seconds, and a long time after that.
         for millis in (0..6000).step_by(10) {
             let now = start + Duration::from_millis(millis);
-            if millis < 2500 && let Some(pause) = burst.begin(now, 0.5) {
+            if millis < 2500
+                && let Some(pause) = burst.begin(now, 0.5)
+            {
                 next = Some(now + pause);
             }
             if next.is_some_and(|next| next <= now) {
                 attempts.push(millis);
-                next = burst.pause(now, 0.5).map(|pause| now + pause);
+                next = burst.attempted(now, 0.5).map(|pause| now + pause);
             }
         }
         let within = |second: u64| attempts.iter().filter(|&at| at / 1000 == second).count();
@@ -102,10 +109,10 @@ mod tests {
     fn an_occasion_long_after_the_last_begins_a_burst_at_once() {
         let (mut burst, start) = (Burst::default(), Instant::now());
         burst.begin(start, 0.0);
-        while burst.pause(start, 0.0).is_some() {}
+        while burst.attempted(start, 0.0).is_some() {}
         let soon = start + Duration::from_millis(600);
         assert_eq!(burst.begin(soon, 0.0), Some(Duration::from_millis(400)));
-        while burst.pause(soon, 0.0).is_some() {}
+        while burst.attempted(soon, 0.0).is_some() {}
         assert_eq!(burst.begin(start + Duration::from_millis(3500), 0.0), Some(Duration::ZERO));
     }
 
@@ -115,6 +122,6 @@ mod tests {
         burst.begin(now, 0.0);
         burst.begin(now, 0.0);
         burst.end();
-        assert_eq!(burst.pause(now, 0.0), None);
+        assert_eq!(burst.attempted(now, 0.0), None);
     }
 }

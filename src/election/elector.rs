@@ -163,7 +163,7 @@ impl Campaign {
             let pause = match self.follow(attempt).await {
                 Ok(()) => {
                     let retry = self.elector.settings.leadership_retry_interval;
-                    self.burst.pause(Instant::now(), rand::random()).map_or(retry, |pause| pause.min(retry))
+                    self.burst.attempted(Instant::now(), rand::random()).map_or(retry, |pause| pause.min(retry))
                 }
                 Err(error) => {
                     self.burst.end();

@@ -46,9 +46,13 @@ async fn what_a_hand_changes_on_leader_or_standby_is_right_again_within_two_seco
         restored("the label of the standby").await;
         eventually(LIMIT, "it is counted", async || repairs_and_sweeps(&b).await == [0, count, 0]).await;
     }
-    for (pod, key, text) in
-        [("a", COST, None), ("a", COST, Some("-7")), ("b", COST, Some("100")), ("a", TERM, None), ("a", TERM, Some("{}"))]
-    {
+    for (pod, key, text) in [
+        ("a", COST, None),
+        ("a", COST, Some("-7")),
+        ("b", COST, Some("100")),
+        ("a", TERM, None),
+        ("a", TERM, Some("{}")),
+    ] {
         let began = Instant::now();
         cluster.set_annotation(pod, key, text).await;
         labels.wait_for("it is changed", LIMIT, began, |change| change.pod == pod).await;

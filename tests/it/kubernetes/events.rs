@@ -56,7 +56,8 @@ async fn a_term_is_told_when_it_is_acquired_and_with_its_reason_when_it_is_lost(
     wait_for_leader(&labels, "b").await;
     execute(&database.url(), &format!("REVOKE pg_read_all_data FROM {name}")).await;
     b.wait_for_log("leadership lost", LIMIT).await;
-    let failed = ["Normal LeadershipAcquired Leads in term 1/", "Warning LeadershipLost Leads no longer: missing_privilege"];
+    let failed =
+        ["Normal LeadershipAcquired Leads in term 1/", "Warning LeadershipLost Leads no longer: missing_privilege"];
     wait_for(&cluster, "b", &failed).await;
 }
 

@@ -65,8 +65,7 @@ pub(super) async fn repairs_and_sweeps(collector: &Collector) -> [u64; 3] {
 /// What a collector says of lock and labels; `None` while it does not know.
 pub(super) async fn agreement(collector: &Collector) -> Option<&'static str> {
     let metrics = collector.metrics().await.unwrap();
-    let says =
-        |state: &&str| metrics.contains(&format!("retsu_collector_label_agreement{{state=\"{state}\"}} 1\n"));
+    let says = |state: &&str| metrics.contains(&format!("retsu_collector_label_agreement{{state=\"{state}\"}} 1\n"));
     let all: Vec<_> = ["none", "one", "two", "wrong"].into_iter().filter(says).collect();
     assert!(all.len() <= 1, "{all:?}");
     all.first().copied()

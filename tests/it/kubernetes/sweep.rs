@@ -6,11 +6,15 @@ use k8s_openapi::api::core::v1::Pod;
 use retsu_collector::election::ACQUIRED;
 use serde_json::{Value, json};
 
-use super::stage::{LIMIT, SKIPPED, leader_and_standby, note_of_seven, repairs_and_sweeps, value, wait_for_leader};
+use super::stage::{
+    LIMIT, SKIPPED, WAITING, leader_and_standby, note_of_seven, repairs_and_sweeps, value, wait_for_leader,
+};
 use crate::support::kubernetes::{COST, Cluster, Labels, ROLE, TERM};
 use crate::support::{self, Collector, History, eventually, throughout};
 
 const FENCE: Duration = Duration::from_secs(3);
+
+const HELD: &str = "retsu_collector_election_attempts_total{outcome=\"held\"}";
 
 const SWEPT: &str = "retsu_collector_label_sweeps_total";
 
@@ -141,6 +145,7 @@ async fn under_the_admission_policy_one_takes_over_from_the_other_by_claim_and_b
     let (mut a, b) = leader_and_standby(&cluster, &database.url()).await;
     wait_for_leader(&labels, "a").await;
     let c = cluster.collector("c", &database.url(), |_| {}).await;
+    c.wait_for_log(WAITING, LIMIT).await;
     let history = History::watch(&[&a, &b, &c]);
     // The first hand-over is a claim.
     a.sigterm();
@@ -150,7 +155,8 @@ async fn under_the_admission_policy_one_takes_over_from_the_other_by_claim_and_b
     wait_for_leader(&labels, pod).await;
     first.wait_for_log(SKIPPED, LIMIT).await;
     // The second is a claim and a sweep: this one cannot take its own label off.
-    second.wait_for_log("another session holds the advisory lock", LIMIT).await;
+    let seen = value(&second, HELD).await;
+    eventually(LIMIT, "the other has seen it hold the lock", async || value(&second, HELD).await > seen).await;
     first.sigkill();
     cluster.terminate(pod).await;
     let other = if pod == "b" { "c" } else { "b" };

@@ -93,12 +93,8 @@ fn is_claim(call: &Call) -> bool {
 
 const PROOFS: [Scene; 3] = [
     ("the marker of the term", |stage| Box::pin(stage.annotate(json!({"withdrawn": true})))),
-    ("its container has terminated", |stage| {
-        Box::pin(async { _ = stage.cluster.terminate("a").await })
-    }),
-    ("its container was restarted", |stage| {
-        Box::pin(async { _ = stage.cluster.restart_container("a").await })
-    }),
+    ("its container has terminated", |stage| Box::pin(async { _ = stage.cluster.terminate("a").await })),
+    ("its container was restarted", |stage| Box::pin(async { _ = stage.cluster.restart_container("a").await })),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,9 +113,7 @@ async fn a_proof_of_the_end_of_the_last_holder_ends_the_take_over_wait() {
 }
 
 const NO_PROOFS: [Scene; 17] = [
-    ("its label is gone", |stage| {
-        Box::pin(async { _ = stage.cluster.set_label("a", ROLE, None).await })
-    }),
+    ("its label is gone", |stage| Box::pin(async { _ = stage.cluster.set_label("a", ROLE, None).await })),
     ("its Pod was deleted by force", |stage| Box::pin(stage.cluster.delete("a", true))),
     ("its Pod is being deleted", |stage| Box::pin(stage.cluster.delete("a", false))),
     ("its Pod has failed", |stage| {
@@ -143,12 +137,8 @@ const NO_PROOFS: [Scene; 17] = [
     ("a marker of a term that never exported", |stage| {
         Box::pin(stage.annotate(json!({"exported": false, "withdrawn": true})))
     }),
-    ("the marker of another term", |stage| {
-        Box::pin(stage.annotate(json!({"term": "1/8", "withdrawn": true})))
-    }),
-    ("the marker of another timeline", |stage| {
-        Box::pin(stage.annotate(json!({"term": "2/7", "withdrawn": true})))
-    }),
+    ("the marker of another term", |stage| Box::pin(stage.annotate(json!({"term": "1/8", "withdrawn": true})))),
+    ("the marker of another timeline", |stage| Box::pin(stage.annotate(json!({"term": "2/7", "withdrawn": true})))),
     ("the marker of another server", |stage| {
         Box::pin(stage.annotate(json!({"system": "7300000000000000001", "withdrawn": true})))
     }),
@@ -240,18 +230,15 @@ async fn of_two_that_saw_one_marker_only_the_first_skips() {
     assert!(acquired.elapsed() > FENCE - Duration::from_millis(500), "{:?}", acquired.elapsed());
     assert_eq!(c.count_in_log(SKIPPED), 0);
     let claims: Vec<_> = api.calls().into_iter().filter(is_claim).map(|call| call.status).collect();
-    assert_eq!(claims, [Some(422)], "c did not see what it should have claimed");
+    let refused = |status: &Option<u16>| *status == Some(422);
+    assert!(!claims.is_empty() && claims.iter().all(refused), "c did not see what it should have claimed: {claims:?}");
     assert_eq!(history.finish("two saw one marker").overlaps(), []);
 }
 
 const OCCASIONS: [Scene; 3] = [
     ("the marker", |stage| Box::pin(stage.annotate(json!({"withdrawn": true})))),
-    ("the label is gone", |stage| {
-        Box::pin(async { _ = stage.cluster.set_label("a", ROLE, Some("standby")).await })
-    }),
-    ("the container has terminated", |stage| {
-        Box::pin(async { _ = stage.cluster.terminate("a").await })
-    }),
+    ("the label is gone", |stage| Box::pin(async { _ = stage.cluster.set_label("a", ROLE, Some("standby")).await })),
+    ("the container has terminated", |stage| Box::pin(async { _ = stage.cluster.terminate("a").await })),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

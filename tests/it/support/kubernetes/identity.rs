@@ -158,11 +158,7 @@ impl Cluster {
     }
 }
 
-fn start(
-    environment: &[(&'static str, String)],
-    database_url: &str,
-    configure: impl FnOnce(&mut Config),
-) -> Collector {
+fn start(environment: &[(&'static str, String)], database_url: &str, configure: impl FnOnce(&mut Config)) -> Collector {
     Collector::start(database_url, |config| {
         config.set("kubernetes.mode", "on").set("kubernetes.instance_selector", INSTANCE_SELECTOR);
         for (name, value) in environment {

@@ -114,14 +114,15 @@ async fn answer(client: TcpStream, acceptor: TlsAcceptor, sets: Arc<[Value; 2]>,
 /// The answer to a review: the whole of the labels and annotations of its Pod with those that are set.
 fn review(review: &Value, [labels, annotations]: &[Value; 2], count: usize) -> Value {
     let metadata = &review["request"]["object"]["metadata"];
-    let operation = |field: &str, set: &Value| {
-        let mut all = metadata[field].as_object().cloned().unwrap_or_default();
-        let set = set.as_object().unwrap().iter();
-        all.extend(set.map(|(key, value)| {
-            (key.clone(), value.as_str().unwrap().replace("{count}", &count.to_string()).into())
-        }));
-        json!({"op": "add", "path": format!("/metadata/{field}"), "value": all})
-    };
+    let operation =
+        |field: &str, set: &Value| {
+            let mut all = metadata[field].as_object().cloned().unwrap_or_default();
+            let set = set.as_object().unwrap().iter();
+            all.extend(set.map(|(key, value)| {
+                (key.clone(), value.as_str().unwrap().replace("{count}", &count.to_string()).into())
+            }));
+            json!({"op": "add", "path": format!("/metadata/{field}"), "value": all})
+        };
     let patch = json!([operation("labels", labels), operation("annotations", annotations)]);
     json!({
         "kind": "AdmissionReview",
