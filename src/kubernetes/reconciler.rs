@@ -101,7 +101,7 @@ impl Reconciler {
 
     /// Runs until `stop` is cancelled.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        stop.run_until_cancelled(self.reconcile()).await;
+        stop.run_until_cancelled(Box::pin(self.reconcile())).await;
     }
 
     async fn reconcile(&mut self) {
@@ -123,7 +123,10 @@ impl Reconciler {
                 Step::Again => continue,
                 Step::Settled => read + READ_INTERVAL,
                 Step::After(pause) | Step::Failed(pause) => Instant::now() + pause,
-                Step::Replaced => return self.replaced().await,
+                Step::Replaced => {
+                    self.replaced();
+                    return std::future::pending().await;
+                }
             };
             loop {
                 tokio::select! {
@@ -172,7 +175,7 @@ impl Reconciler {
                 }
                 self.step(desired).await
             }
-            Err(error) => self.failed(error),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -209,7 +212,7 @@ impl Reconciler {
                 // Somebody else in the way of the patch has changed it.
                 if stuck { self.after(None) } else { Step::Again }
             }
-            Err(error) => self.failed(error),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -265,7 +268,7 @@ impl Reconciler {
         Step::After(LONGEST_PAUSE)
     }
 
-    fn failed(&mut self, error: RequestError) -> Step {
+    fn failed(&mut self, error: &RequestError) -> Step {
         match error.kind {
             RequestErrorKind::Replaced => return Step::Replaced,
             RequestErrorKind::Conflict | RequestErrorKind::Invalid | RequestErrorKind::NotFound => {
@@ -324,7 +327,7 @@ impl Reconciler {
     }
 
     /// The Pod of this name is another one: it is not touched, and nobody is told of this process any more.
-    async fn replaced(&mut self) {
+    fn replaced(&mut self) {
         tracing::error!(
             pod = self.settings.pod.name,
             uid = self.settings.pod.uid,
@@ -333,7 +336,6 @@ impl Reconciler {
         self.own = None;
         self.tell(LabelState::Replaced);
         self.told.send_replace(Told { ended: None, hopeless: true });
-        std::future::pending().await
     }
 
     /// Awaits `request`, unless the status changes meanwhile: then the request is given up, and the next one is made for

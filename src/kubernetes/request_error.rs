@@ -111,7 +111,11 @@ impl RequestError {
         if let kube::Error::Api(status) = error {
             return Self::refused(verb, resource, status);
         }
-        let message = cut(&chain(error), MESSAGE_LIMIT);
+        let message = match error {
+            kube::Error::Service(cause) => chain(cause.as_ref()),
+            _ => chain(error),
+        };
+        let message = cut(&message, MESSAGE_LIMIT);
         Self { verb, resource, kind: failed(error), code: None, message, retry_after: None }
     }
 
@@ -279,5 +283,8 @@ mod tests {
         ] {
             assert_eq!(RequestError::new("get", "pods", &error).kind, kind, "{error}");
         }
+        let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "connection refused");
+        let error = RequestError::new("get", "pods", &kube::Error::Service(Box::new(refused)));
+        assert_eq!(error.to_string(), "get pods: connection refused");
     }
 }

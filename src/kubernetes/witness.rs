@@ -52,7 +52,7 @@ impl Platform for Witness {
                             return;
                         }
                         Err(error) => {
-                            tracing::debug!(%error, predecessor = pod.name, "the end of the last holder proves nothing")
+                            tracing::debug!(%error, predecessor = pod.name, "the end of the last holder proves nothing");
                         }
                     }
                 }

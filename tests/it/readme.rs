@@ -27,6 +27,24 @@ fn the_tables_are_those_of_the_generated_documents() {
     }
 }
 
+/// The keys of Kubernetes in a document, with their defaults.
+fn keys_of_kubernetes(document: &str, default: usize) -> Vec<(String, String)> {
+    let cells = |row: &str| row.split(" | ").map(|cell| cell.trim_matches(['|', ' ']).to_owned()).collect::<Vec<_>>();
+    let rows = document.lines().filter(|line| line.starts_with("| `kubernetes."));
+    rows.map(cells).map(|cells| (cells[0].clone(), cells[default].clone())).collect()
+}
+
+#[test]
+fn the_keys_of_kubernetes_have_the_same_defaults_in_both_documents() {
+    let read = |name| {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+        std::fs::read_to_string(docs.join(name)).unwrap()
+    };
+    let generated = keys_of_kubernetes(&read("configuration.md"), 2);
+    assert!(generated.len() >= 7, "{generated:?}");
+    assert_eq!(keys_of_kubernetes(&read("kubernetes.md"), 1), generated);
+}
+
 #[test]
 fn every_link_to_a_file_leads_to_one() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

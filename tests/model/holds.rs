@@ -1,6 +1,6 @@
 //! With every guard in place no interleaving of any number of faults lets two replicas export.
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Guard};
 use super::report::{holds, long};
 
 #[test]
@@ -24,4 +24,11 @@ fn three_replicas_never_export_at_once() {
     let cluster =
         Cluster::<3> { early_refreshes: false, interchangeable: true, abandoned_attempts: long(), ..Cluster::of(2) };
     holds("three replicas", cluster, 370_000);
+}
+
+/// The proof with which a leader opens is for waits that are skipped.
+#[test]
+fn where_no_wait_is_skipped_a_lease_may_open_on_the_clock() {
+    let cluster = Cluster::<2> { early_refreshes: false, interchangeable: true, ..Cluster::of(3) };
+    holds("two replicas, without the opening proof", cluster.without(Guard::OpeningProof), 29_000);
 }

@@ -76,9 +76,9 @@ async fn the_list_and_the_beginning_of_a_watch_have_a_deadline_too() {
     let (requests, _, counted) = requests(|number, target| async move {
         match number {
             0 => endless(r#"{"kind":"PodList","#),
-            1 => answer(200, &list(7)),
             2 => std::future::pending().await,
-            _ => endless(if is_watch(&target) { "" } else { "{}" }),
+            _ if is_watch(&target) => endless(""),
+            _ => answer(200, &list(7)),
         }
     });
     let mut changes = pin!(requests.watch());
@@ -88,8 +88,11 @@ async fn the_list_and_the_beginning_of_a_watch_have_a_deadline_too() {
     assert!(matches!(next(&mut changes).await.unwrap(), Event::InitDone));
     let error = next(&mut changes).await.unwrap_err();
     assert_eq!((error.verb, error.kind), ("watch", RequestErrorKind::Timeout));
+    // What happened meanwhile is seen in a list, and so is that the watch works again.
+    assert!(matches!(next(&mut changes).await.unwrap(), Event::Init));
+    assert!(matches!(next(&mut changes).await.unwrap(), Event::InitDone));
     assert!(timeout(Duration::from_secs(30), changes.next()).await.is_err());
-    let expected = ["list pods timeout", "list pods ok", "watch pods timeout", "watch pods ok"];
+    let expected = ["list pods timeout", "list pods ok", "watch pods timeout", "list pods ok", "watch pods ok"];
     assert_eq!(*counted.lock().unwrap(), expected);
 }
 

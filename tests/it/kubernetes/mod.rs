@@ -9,6 +9,7 @@ mod elect_only;
 mod events;
 mod labels;
 mod lifecycle;
+mod manifests;
 mod panics;
 mod policy;
 mod proxy;
