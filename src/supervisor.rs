@@ -397,6 +397,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_platform_is_there_until_the_term_is_over_whatever_ends_the_process() {
+        let mut tasks = tasks();
+        let (stop, platform) = (tasks.stop_election.clone(), tasks.stop_platform.clone());
+        let (leaves, left) = tokio::sync::oneshot::channel();
+        tasks.election.spawn(async move {
+            stop.cancelled().await;
+            tokio::task::yield_now().await;
+            leaves.send(platform.is_cancelled()).unwrap();
+            ("election", Ok(()))
+        });
+        tasks.platform.spawn(until(&tasks.stop_platform, "kubernetes"));
+        tasks.endpoint.spawn(async { ("http", Err(RunError::Aborted)) });
+        let outcome = supervise(tasks, async || pending().await, LIMIT).await;
+        assert!(matches!(outcome, Err(RunError::Aborted)), "{outcome:?}");
+        assert!(!left.await.unwrap(), "nobody could tell the end of the term");
+    }
+
+    #[tokio::test]
     async fn a_shutdown_that_hangs_is_cut_at_its_limit() {
         let mut tasks = tasks();
         tasks.election.spawn(until(&tasks.stop_election, "election"));

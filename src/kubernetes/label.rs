@@ -138,3 +138,181 @@ fn annotation(key: &str) -> String {
 fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::super::tests::samples::{SYSTEM, note, pod, settings, tenure};
+    use super::*;
+    use crate::election::Term;
+
+    const CONTAINER: Option<&str> = Some("containerd://one");
+
+    fn leader(number: u64) -> Desired {
+        Desired { role: Role::Leader, tenure: Some(tenure(number)) }
+    }
+
+    fn ended(number: u64) -> Desired {
+        Desired { role: Role::Standby, tenure: Some(Tenure { ended: Some("stopping"), ..tenure(number) }) }
+    }
+
+    const NO_TERM: Desired = Desired { role: Role::Standby, tenure: None };
+
+    fn patch(desired: &Desired, own: Option<&PodState>) -> Option<Value> {
+        desired.patch(own, CONTAINER, &settings())
+    }
+
+    #[test]
+    fn a_leader_says_label_cost_and_term_in_one_patch_with_both_preconditions() {
+        let own = pod("a", "standby", None, None);
+        let wanted = json!({"metadata": {
+            "uid": "uid-a", "resourceVersion": "5",
+            "labels": {"retsu.io/collector-role": "leader"},
+            "annotations": {
+                "controller.kubernetes.io/pod-deletion-cost": "100",
+                "retsu.io/collector-term": note(7).to_string(),
+            },
+        }});
+        assert_eq!(patch(&leader(7), Some(&own)), Some(wanted));
+    }
+
+    #[test]
+    fn what_is_so_already_is_not_patched() {
+        let own = pod("a", "leader", Some(&note(7)), Some("100"));
+        assert_eq!(patch(&leader(7), Some(&own)), None);
+        assert_eq!(patch(&NO_TERM, Some(&pod("a", "standby", None, None))), None);
+        let marked = TermNote { withdrawn: true, ..note(7) };
+        assert_eq!(patch(&ended(7), Some(&pod("a", "standby", Some(&marked), None))), None);
+    }
+
+    #[test]
+    fn only_what_differs_is_patched() {
+        let metadata = |own: &PodState| patch(&leader(7), Some(own)).unwrap()["metadata"].clone();
+        let own = pod("a", "leader", Some(&note(7)), Some("7"));
+        assert_eq!(
+            metadata(&own),
+            json!({"uid": "uid-a", "resourceVersion": "5",
+                "annotations": {"controller.kubernetes.io/pod-deletion-cost": "100"}})
+        );
+        let own = pod("a", "other", Some(&note(7)), Some("100"));
+        assert_eq!(
+            metadata(&own),
+            json!({"uid": "uid-a", "resourceVersion": "5", "labels": {"retsu.io/collector-role": "leader"}})
+        );
+    }
+
+    #[test]
+    fn a_start_takes_the_label_and_the_cost_of_the_last_container_and_leaves_its_term() {
+        let own = pod("a", "leader", Some(&note(7)), Some("100"));
+        let wanted = json!({"metadata": {
+            "uid": "uid-a", "resourceVersion": "5",
+            "labels": {"retsu.io/collector-role": "standby"},
+            "annotations": {"controller.kubernetes.io/pod-deletion-cost": null},
+        }});
+        assert_eq!(patch(&NO_TERM, Some(&own)), Some(wanted));
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_read_is_labelled_all_the_same_and_says_nothing_of_the_term() {
+        let wanted = json!({"metadata": {
+            "uid": "uid-a",
+            "labels": {"retsu.io/collector-role": "leader"},
+            "annotations": {"controller.kubernetes.io/pod-deletion-cost": "100"},
+        }});
+        assert_eq!(patch(&leader(7), None), Some(wanted));
+    }
+
+    #[test]
+    fn the_end_of_a_term_is_marked_where_the_term_stands_and_nowhere_else() {
+        let key = &settings().term_annotation;
+        let written = |own: &PodState| {
+            let patch = patch(&ended(7), Some(own))?;
+            patch["metadata"]["annotations"].get(key).and_then(Value::as_str).map(str::to_owned)
+        };
+        let marked = TermNote { withdrawn: true, ..note(7) };
+        assert_eq!(written(&pod("a", "leader", Some(&note(7)), Some("100"))), Some(marked.to_string()));
+        // Claimed by a new leader, or taken away by a hand.
+        assert_eq!(written(&pod("a", "leader", None, Some("100"))), None);
+        // That of another term, or of another server, is not this one's to mark.
+        assert_eq!(written(&pod("a", "leader", Some(&note(6)), Some("100"))), None);
+        let foreign = TermNote { system_identifier: SYSTEM + 1, ..note(7) };
+        assert_eq!(written(&pod("a", "leader", Some(&foreign), Some("100"))), None);
+        let mut unreadable = pod("a", "leader", None, Some("100"));
+        unreadable.note = Some("{}".into());
+        assert_eq!(written(&unreadable), None);
+    }
+
+    #[test]
+    fn a_container_is_named_once_it_is_known_and_stays_that_of_the_term() {
+        let (desired, settings) = (leader(7), settings());
+        let text = |own: &PodState, container| {
+            let patch = desired.patch(Some(own), container, &settings)?;
+            let text = patch["metadata"]["annotations"][&settings.term_annotation].as_str().map(str::to_owned);
+            text.and_then(|text| TermNote::parse(&text)).map(|note| note.container)
+        };
+        let unknown = TermNote { container: None, ..note(7) };
+        assert_eq!(text(&pod("a", "standby", None, None), None), Some(None));
+        assert_eq!(text(&pod("a", "leader", Some(&unknown), Some("100")), CONTAINER), Some(note(7).container));
+        // A status that does not name it any more does not take the name away.
+        assert_eq!(text(&pod("a", "leader", Some(&note(7)), Some("100")), None), None);
+        // That of an earlier term in this Pod was another one.
+        assert_eq!(text(&pod("a", "leader", Some(&note(6)), Some("100")), None), Some(None));
+    }
+
+    #[test]
+    fn an_end_is_told_when_label_and_note_say_so_or_the_note_is_gone() {
+        let tenure = ended(7).tenure.unwrap();
+        let told = |role, note: Option<&TermNote>| Desired::is_told(&pod("a", role, note, None), &tenure);
+        let marked = TermNote { withdrawn: true, ..note(7) };
+        assert!(told("standby", Some(&marked)) && told("standby", None) && told("standby", Some(&note(6))));
+        assert!(!told("standby", Some(&note(7))) && !told("leader", Some(&marked)) && !told("leader", None));
+    }
+
+    #[test]
+    fn a_leader_yields_to_the_label_of_a_later_term_of_the_same_server_that_is_not_over() {
+        let yields = |other: &PodState| superior(&tenure(7), [other].into_iter()).is_some();
+        assert!(yields(&pod("b", "leader", Some(&note(8)), None)));
+        let timeline = TermNote { term: Term { timeline: 2, number: 1 }, ..note(8) };
+        assert!(yields(&pod("b", "leader", Some(&timeline), None)));
+        for note in [
+            note(7),
+            note(6),
+            TermNote { withdrawn: true, ..note(8) },
+            TermNote { system_identifier: SYSTEM + 1, ..note(8) },
+        ] {
+            assert!(!yields(&pod("b", "leader", Some(&note), None)), "{note}");
+        }
+        assert!(!yields(&pod("b", "standby", Some(&note(8)), None)) && !yields(&pod("b", "leader", None, None)));
+    }
+
+    #[test]
+    fn a_sweep_tests_uid_and_label_and_removes_what_is_there() {
+        let (role, test) = ("/metadata/labels/retsu.io~1collector-role", "test");
+        let begin = [
+            json!({"op": test, "path": "/metadata/uid", "value": "uid-b"}),
+            json!({"op": test, "path": role, "value": "leader"}),
+            json!({"op": "remove", "path": role}),
+        ];
+        assert_eq!(sweep(&pod("b", "leader", None, None), &settings()), json!(begin));
+        let all = begin.into_iter().chain([
+            json!({"op": "remove", "path": "/metadata/annotations/retsu.io~1collector-term"}),
+            json!({"op": "remove", "path": "/metadata/annotations/controller.kubernetes.io~1pod-deletion-cost"}),
+        ]);
+        let labelled = pod("b", "leader", Some(&note(6)), Some("100"));
+        assert_eq!(sweep(&labelled, &settings()), Value::from_iter(all));
+    }
+
+    #[test]
+    fn a_claim_tests_uid_and_text_and_removes_the_note() {
+        let path = "/metadata/annotations/retsu.io~1collector-term";
+        let marked = TermNote { withdrawn: true, ..note(6) };
+        let wanted = json!([
+            {"op": "test", "path": "/metadata/uid", "value": "uid-b"},
+            {"op": "test", "path": path, "value": marked.to_string()},
+            {"op": "remove", "path": path},
+        ]);
+        assert_eq!(claim(&pod("b", "standby", Some(&marked), None), &settings()), wanted);
+        assert_eq!(escaped("a~b/c"), "a~0b~1c");
+    }
+}

@@ -88,3 +88,64 @@ fn ends(pod: &PodState, grant: Grant, last: Sighting) -> bool {
             && (note.withdrawn || pod.has_terminated(&note))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::note::TermNote;
+    use super::super::tests::samples::{SYSTEM, at, note, pod, terminated};
+    use super::*;
+    use crate::clock::BootInstant;
+
+    fn proves(pod: &PodState) -> bool {
+        let last = Sighting { term: Term { timeline: 1, number: 7 }, asked_at: BootInstant::BOOT };
+        ends(pod, Grant { term: Term { timeline: 1, number: 9 }, system_identifier: SYSTEM }, last)
+    }
+
+    #[test]
+    fn the_marker_or_the_end_of_the_container_of_the_last_term_is_a_proof() {
+        let marked = TermNote { withdrawn: true, ..note(7) };
+        for role in ["standby", "leader"] {
+            assert!(proves(&pod("b", role, Some(&marked), None)), "{role}");
+        }
+        let mut ended = pod("b", "leader", Some(&note(7)), Some("100"));
+        assert!(!proves(&ended), "it may go on");
+        ended.containers = vec![terminated("containerd://one", at(11))];
+        assert!(proves(&ended));
+    }
+
+    #[test]
+    fn nothing_else_is() {
+        let marked = TermNote { withdrawn: true, ..note(7) };
+        for (what, note) in [
+            ("never exported", TermNote { exported: false, ..marked.clone() }),
+            ("an earlier term", TermNote { withdrawn: true, ..note(6) }),
+            ("a later term", TermNote { withdrawn: true, ..note(8) }),
+            ("another timeline", TermNote { term: Term { timeline: 2, number: 7 }, ..marked.clone() }),
+            ("another server", TermNote { system_identifier: SYSTEM + 1, ..marked.clone() }),
+        ] {
+            assert!(!proves(&pod("b", "standby", Some(&note), None)), "{what}");
+        }
+        assert!(!proves(&pod("b", "standby", None, None)), "no annotation");
+        let mut unreadable = pod("b", "standby", None, None);
+        unreadable.note = Some(marked.to_string().replace("1/7", "1/7 "));
+        assert!(!proves(&unreadable), "an annotation that is none");
+        for (what, container) in [
+            ("another container", terminated("containerd://two", at(11))),
+            ("the end of the container was before the grant", terminated("containerd://one", at(9))),
+        ] {
+            let pod = PodState { containers: vec![container], ..pod("b", "leader", Some(&note(7)), None) };
+            assert!(!proves(&pod), "{what}");
+        }
+        let unknown = TermNote { container: None, ..note(7) };
+        let pod = PodState { containers: vec![terminated("", at(11))], ..pod("b", "leader", Some(&unknown), None) };
+        assert!(!proves(&pod), "the container is not known");
+    }
+
+    #[test]
+    fn a_grant_on_another_timeline_proves_nothing_of_terms_before_it() {
+        let marked = pod("b", "standby", Some(&TermNote { withdrawn: true, ..note(7) }), None);
+        let last = Sighting { term: Term { timeline: 1, number: 7 }, asked_at: BootInstant::BOOT };
+        let grant = Grant { term: Term { timeline: 2, number: 9 }, system_identifier: SYSTEM };
+        assert!(!ends(&marked, grant, last));
+    }
+}

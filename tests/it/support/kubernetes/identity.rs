@@ -123,13 +123,26 @@ impl Cluster {
         configure: impl FnOnce(&mut Config),
     ) -> Collector {
         let environment = self.environment(pod, url).await;
-        Collector::start(database_url, |config| {
-            config.set("kubernetes.mode", "on").set("kubernetes.instance_selector", INSTANCE_SELECTOR);
-            for (name, value) in &environment {
-                config.env(name, value);
-            }
-            configure(config);
-        })
+        let collector = start(&environment, database_url, configure);
+        self.report_start(pod).await;
+        collector
+    }
+
+    /// As [`collector`](Self::collector), with a kubelet that has not told of the start yet.
+    pub(crate) async fn unreported_collector(
+        &self,
+        pod: &str,
+        database_url: &str,
+        configure: impl FnOnce(&mut Config),
+    ) -> Collector {
+        start(&self.environment(pod, &self.server().url()).await, database_url, configure)
+    }
+
+    /// As [`collector_at`](Self::collector_at), with a token that is bound to no Pod.
+    pub(crate) async fn unbound_collector_at(&self, url: &str, pod: &str, database_url: &str) -> Collector {
+        let environment = self.environment(pod, url).await;
+        self.write_token(pod, &self.unbound_token().await);
+        start(&environment, database_url, |_| {})
     }
 
     /// As [`collector_at`](Self::collector_at), with what a Pod has instead of a kubeconfig: the service account's
@@ -181,4 +194,14 @@ impl Cluster {
             ("KUBECONFIG", self.kubeconfig(pod, url).display().to_string()),
         ]
     }
+}
+
+fn start(environment: &[(&'static str, String)], database_url: &str, configure: impl FnOnce(&mut Config)) -> Collector {
+    Collector::start(database_url, |config| {
+        config.set("kubernetes.mode", "on").set("kubernetes.instance_selector", INSTANCE_SELECTOR);
+        for (name, value) in environment {
+            config.env(name, value);
+        }
+        configure(config);
+    })
 }
