@@ -160,14 +160,14 @@ pub(super) fn events(client: Client, about: About, calls: Calls, dropped: Droppe
 }
 
 impl Writer {
-    /// Writes events until nobody tells any more, and after `stop` for `limit` at most.
+    /// Writes events until `stop`; then what is still queued, for `limit` at most.
     pub(super) async fn run(mut self, stop: CancellationToken, limit: Duration) {
         let late = async {
             stop.cancelled().await;
             sleep(limit).await;
         };
         let served = tokio::select! {
-            () = self.serve() => true,
+            () = self.serve(&stop) => true,
             () = late => false,
         };
         if self.refused.is_some() {
@@ -176,7 +176,7 @@ impl Writer {
         if served {
             return;
         }
-        // The one that is being written is lost with the queued ones.
+        // After `stop` nothing is waited for but an answer: that event is lost with the queued ones.
         (self.dropped)();
         self.queue.close();
         while self.queue.try_recv().is_ok() {
@@ -184,13 +184,13 @@ impl Writer {
         }
     }
 
-    /// Ends with the last of [`Events`].
-    async fn serve(&mut self) {
+    async fn serve(&mut self, stop: &CancellationToken) {
         loop {
             let due = self.refused.as_ref().map(|(_, due)| *due);
             let (notice, new) = tokio::select! {
                 biased;
                 notice = self.queue.recv() => (notice, true),
+                () = stop.cancelled() => (self.queue.try_recv().ok(), true),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     (self.refused.take().map(|(notice, _)| notice), false)
                 }

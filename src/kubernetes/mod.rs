@@ -137,11 +137,16 @@ impl Kubernetes {
     /// Follows the status until `stop` is cancelled, and writes the last events after that.
     pub async fn run(self, stop: CancellationToken) {
         let Self { reconciler, watch, announcer, writer, .. } = self;
+        let told = CancellationToken::new();
         tokio::join!(
-            Box::pin(reconciler.run(stop.clone())),
+            reconciler.run(stop.clone()),
             Box::pin(watch.run(stop.clone())),
-            announcer.run(stop.clone()),
-            Box::pin(writer.run(stop, EVENTS_LIMIT)),
+            // The last events are told before what writes them looks for the last time.
+            async {
+                announcer.run(stop).await;
+                told.cancel();
+            },
+            Box::pin(writer.run(told.clone(), EVENTS_LIMIT)),
         );
     }
 }
