@@ -105,7 +105,11 @@ impl ContainerState {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::needless_pass_by_value,
+        reason = "a test fails by panicking, and builds JSON"
+    )]
 
     use serde_json::{Value, json};
 
