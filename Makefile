@@ -72,8 +72,8 @@ fmt: ## Format the code
 	$(CARGO) fmt
 
 .PHONY: bench
-bench: ## Measure what docs/benchmarks.md reports, in a few minutes; fails when a bound is missed
-	$(CARGO) bench --locked --no-fail-fast --bench scrape --bench collector
+bench: $(KUBE_APISERVER) $(ETCD) ## Measure what docs/benchmarks.md reports, in a few minutes; fails when a bound is missed
+	$(CARGO) bench --locked --no-fail-fast --bench scrape --bench collector --bench kubernetes
 
 .PHONY: audit
 audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they can be fetched, advisories

@@ -3,6 +3,7 @@
 use std::ops::Add;
 use std::time::{Duration, SystemTime};
 
+use humantime::format_rfc3339_millis;
 use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -53,6 +54,13 @@ impl Add<Duration> for BootInstant {
     fn add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span))
     }
+}
+
+/// `time` in UTC to the millisecond; `None` outside the years 1970 to 9999.
+pub(crate) fn rfc3339(time: SystemTime) -> Option<String> {
+    const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    (since < YEAR_10000).then(|| format_rfc3339_millis(time).to_string())
 }
 
 /// When this process was started, by the wall clock as it is set now; `None` when `/proc` does not tell.

@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::support::Bounds;
+use super::support::resident::Resident;
 use super::{EXECUTABLE, Failure};
 
 const LEADER_MIB: f64 = 64.0;
@@ -17,31 +18,6 @@ const REFRESHES: u64 = 20;
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 const COUNT: &str = "queue_state_collection_duration_seconds_count{outcome=\"success\"} ";
-
-/// Memory of a process as the kernel counts it, in MiB.
-#[derive(Clone, Copy, Debug)]
-struct Resident {
-    /// Now.
-    now: f64,
-    /// At its highest since the process started.
-    peak: f64,
-    /// The part of `now` that the process wrote.
-    anonymous: f64,
-    /// The part of `now` that is pages of the executable and of libraries, which the kernel may drop.
-    file: f64,
-}
-
-impl Resident {
-    /// Of the process `pid`.
-    fn of(pid: u32) -> Self {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let mib = |field: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
-            line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
-        };
-        Self { now: mib("VmRSS"), peak: mib("VmHWM"), anonymous: mib("RssAnon"), file: mib("RssFile") }
-    }
-}
 
 /// A collector; killed when dropped.
 struct Collector {
@@ -132,11 +108,9 @@ pub(super) async fn measure(url: &str, bounds: &mut Bounds) -> Result<(), Failur
     println!("\n{refreshes} refreshes, {rounds} times two plain and two gzip scrapes of the leader at once");
     println!("  an answer has {plain_bytes} bytes, {gzip_bytes} with gzip");
     for (role, collector, limit) in [("leader", &leader, LEADER_MIB), ("standby", &standby, STANDBY_MIB)] {
-        let Resident { now, peak, anonymous, file } = collector.resident();
-        println!(
-            "  {role:<8} resident {now:>5.1} MiB ({anonymous:>5.1} its own, {file:>5.1} of files), highest {peak:>5.1}"
-        );
-        bounds.at_most(format!("{role}, resident memory at its highest"), peak, limit, "MiB");
+        let resident = collector.resident();
+        println!("  {role:<8} {resident}");
+        bounds.at_most(format!("{role}, resident memory at its highest"), resident.peak, limit, "MiB");
     }
     Ok(())
 }

@@ -1,5 +1,8 @@
 //! What the benches share.
 
+#[allow(dead_code, reason = "not every bench looks at memory")]
+pub(crate) mod resident;
+
 use std::process::ExitCode;
 
 /// The figures that have a bound, printed as one table at the end.

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use humantime::format_rfc3339_millis;
 use serde::Serialize;
 
-use crate::clock::BootInstant;
+use crate::clock::{BootInstant, rfc3339};
 use crate::election::{Role, Status, Term};
 use crate::kubernetes::{Denied, LabelReport, LabelState};
 
@@ -88,13 +87,6 @@ impl Fence {
         let time = rfc3339(wall.checked_add(left)?)?;
         Some(Self { seconds: left.as_secs_f64(), time })
     }
-}
-
-/// `time` in UTC to the millisecond; `None` outside the years 1970 to 9999.
-fn rfc3339(time: SystemTime) -> Option<String> {
-    const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    (since < YEAR_10000).then(|| format_rfc3339_millis(time).to_string())
 }
 
 #[cfg(test)]

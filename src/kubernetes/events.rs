@@ -15,7 +15,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::Calls;
@@ -50,6 +50,9 @@ const INTERVAL: Duration = Duration::from_secs(30);
 
 /// The pause before an event is tried the second and last time.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The pause before an event that was refused is tried again: nothing else shows that the permission is there now.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Is told of each event that is not written.
 pub(super) type Dropped = Arc<dyn Fn() + Send + Sync>;
@@ -135,6 +138,8 @@ pub(super) struct Writer {
     dropped: Dropped,
     rate: Rate,
     written: Vec<Written>,
+    /// The last event that was refused, and when it is tried again.
+    refused: Option<(Notice, Instant)>,
 }
 
 /// An event that equal ones are counted on.
@@ -150,7 +155,7 @@ pub(super) fn events(client: Client, about: About, calls: Calls, dropped: Droppe
     let (sender, queue) = mpsc::channel(QUEUE);
     let events = Api::namespaced(client, &about.namespace);
     let (rate, written) = (Rate::default(), Vec::new());
-    let writer = Writer { queue, events, about, calls, dropped: dropped.clone(), rate, written };
+    let writer = Writer { queue, events, about, calls, dropped: dropped.clone(), rate, written, refused: None };
     (Events { queue: sender, dropped }, writer)
 }
 
@@ -161,9 +166,15 @@ impl Writer {
             stop.cancelled().await;
             sleep(limit).await;
         };
-        tokio::select! {
-            () = self.serve(&stop) => return,
-            () = late => {}
+        let served = tokio::select! {
+            () = self.serve(&stop) => true,
+            () = late => false,
+        };
+        if self.refused.is_some() {
+            (self.dropped)();
+        }
+        if served {
+            return;
         }
         // After `stop` nothing is waited for but an answer: that event is lost with the queued ones.
         (self.dropped)();
@@ -175,19 +186,34 @@ impl Writer {
 
     async fn serve(&mut self, stop: &CancellationToken) {
         loop {
-            let notice = tokio::select! {
+            let due = self.refused.as_ref().map(|(_, due)| *due);
+            let (notice, new) = tokio::select! {
                 biased;
-                notice = self.queue.recv() => notice,
-                () = stop.cancelled() => self.queue.try_recv().ok(),
+                notice = self.queue.recv() => (notice, true),
+                () = stop.cancelled() => (self.queue.try_recv().ok(), true),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    (self.refused.take().map(|(notice, _)| notice), false)
+                }
             };
             let Some(notice) = notice else { return };
-            if !self.rate.permits(Instant::now()) || self.write(notice).await.is_err() {
+            if new && !self.rate.permits(Instant::now()) {
+                (self.dropped)();
+                continue;
+            }
+            let dropped = match self.write(&notice).await {
+                Ok(()) => false,
+                Err(error) if error.kind == RequestErrorKind::Denied => {
+                    self.refused.replace((notice, Instant::now() + REFUSED_PAUSE)).is_some()
+                }
+                Err(_) => true,
+            };
+            if dropped {
                 (self.dropped)();
             }
         }
     }
 
-    async fn write(&mut self, notice: Notice) -> Result<(), RequestError> {
+    async fn write(&mut self, notice: &Notice) -> Result<(), RequestError> {
         let now = Instant::now();
         self.written.retain(|written| now.duration_since(written.last) < SERIES_TIMEOUT);
         if let Some(index) = self.written.iter().position(|written| written.content == notice.content) {
@@ -196,7 +222,7 @@ impl Writer {
                 result => return result,
             }
         }
-        let event = self.event(&notice);
+        let event = self.event(notice);
         let name = event.metadata.name.clone().unwrap_or_default();
         let parameters = PostParams { field_manager: Some("retsu-collector".to_owned()), ..PostParams::default() };
         let create = || self.calls.run("create", EVENTS, self.events.create(&parameters, &event));
@@ -208,7 +234,7 @@ impl Writer {
         if self.written.len() == SERIES {
             self.written.remove(0);
         }
-        self.written.push(Written { name, content: notice.content, count: 1, last: now });
+        self.written.push(Written { name, content: notice.content.clone(), count: 1, last: now });
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::note::TermNote;
-use super::pod::{DELETION_COST, LEADER, PodState, STANDBY};
-use crate::config::KubernetesSettings;
+use super::pod::PodState;
+use crate::config::{DELETION_COST, KubernetesSettings};
 use crate::election::{Role, Status, Tenure};
 
 /// What the own Pod should say.
@@ -27,22 +27,24 @@ impl Desired {
     ///
     /// `own` is the Pod as it was read last. With it comes its resource version as a precondition, so that a patch
     /// that arrives late, after a newer one, changes nothing. When it could not be read, label and cost are patched
-    /// all the same; the annotation is not, because others act on what it says.
+    /// all the same; the annotation is not, because others act on what it says. `marked` says that the withdrawal marker
+    /// of the term was sent before.
     pub(super) fn patch(
         &self,
         own: Option<&PodState>,
         container: Option<&str>,
+        marked: bool,
         settings: &KubernetesSettings,
     ) -> Option<Value> {
         let cost = (self.role == Role::Leader).then(|| settings.leader_deletion_cost.to_string());
         let (mut labels, mut annotations) = (Map::new(), Map::new());
-        if own.is_none_or(|own| own.role.as_deref() != Some(label(self.role))) {
-            labels.insert(settings.role_label.clone(), label(self.role).into());
+        if own.is_none_or(|own| own.role.as_deref() != Some(self.role.as_str())) {
+            labels.insert(settings.role_label.clone(), self.role.as_str().into());
         }
         if own.is_none_or(|own| own.cost != cost) {
             annotations.insert(DELETION_COST.to_owned(), cost.into());
         }
-        if let Some(note) = own.and_then(|own| self.note(own, container)) {
+        if let Some(note) = own.and_then(|own| self.note(own, container, marked)) {
             annotations.insert(settings.term_annotation.clone(), note.into());
         }
         if labels.is_empty() && annotations.is_empty() {
@@ -63,35 +65,22 @@ impl Desired {
     }
 
     /// The annotation to be written, when it is not there.
-    fn note(&self, own: &PodState, container: Option<&str>) -> Option<String> {
+    fn note(&self, own: &PodState, container: Option<&str>, marked: bool) -> Option<String> {
         let tenure = self.tenure?;
-        // A term that is over is marked where it stands. Once the mark was used by a new leader, or anybody else
-        // has taken the note away, it must not come back.
-        if tenure.ended.is_some() && own.note().is_none_or(|note| !is_of(&note, &tenure)) {
+        let last = own.note().filter(|note| is_of(note, &tenure));
+        // A new leader may have taken the marked note away, and used it: it must not come back.
+        if tenure.ended.is_some() && marked && last.is_none() {
             return None;
         }
-        // The container stays the one of the term.
-        let known = own.note().filter(|note| is_of(note, &tenure)).and_then(|note| note.container);
-        let text = TermNote::new(&tenure, container.or(known.as_deref())).to_string();
+        // The container of a term stays the same, also when the kubelet does not name it any more.
+        let known = last.and_then(|note| note.container);
+        let text = TermNote::new(&tenure, known.as_deref().or(container)).to_string();
         (own.note.as_ref() != Some(&text)).then_some(text)
-    }
-
-    /// Whether `own` says that the term `tenure` is over, as far as it says anything of it.
-    pub(super) fn is_told(own: &PodState, tenure: &Tenure) -> bool {
-        !own.is_leader() && own.note().is_none_or(|note| !is_of(&note, tenure) || note.withdrawn)
     }
 }
 
 fn is_of(note: &TermNote, tenure: &Tenure) -> bool {
     (note.term, note.system_identifier) == (tenure.term, tenure.system_identifier)
-}
-
-/// The value of the role label.
-pub(super) const fn label(role: Role) -> &'static str {
-    match role {
-        Role::Leader => LEADER,
-        Role::Standby => STANDBY,
-    }
 }
 
 /// The Pod, if any, to which a leader of `tenure` yields the label: it carries the label as well, and a higher term of
@@ -104,11 +93,11 @@ pub(super) fn superior<'a>(tenure: &Tenure, others: impl Iterator<Item = &'a Pod
 }
 
 /// The JSON patch that takes the leader label off `other`, with its term and deletion cost, if it still carries it.
-pub(super) fn sweep(other: &PodState, settings: &KubernetesSettings) -> Value {
+pub(super) fn sweep_patch(other: &PodState, settings: &KubernetesSettings) -> Value {
     let role = format!("/metadata/labels/{}", escaped(&settings.role_label));
     let mut operations = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": other.uid}),
-        json!({"op": "test", "path": role, "value": LEADER}),
+        json!({"op": "test", "path": role, "value": Role::Leader.as_str()}),
         json!({"op": "remove", "path": role}),
     ];
     for (key, present) in [(settings.term_annotation.as_str(), &other.note), (DELETION_COST, &other.cost)] {
@@ -121,7 +110,7 @@ pub(super) fn sweep(other: &PodState, settings: &KubernetesSettings) -> Value {
 
 /// The JSON patch that takes the term annotation off `other`, if it is still the same, word by word. The API server
 /// lets one of those succeed who try.
-pub(super) fn claim(other: &PodState, settings: &KubernetesSettings) -> Value {
+pub(super) fn claim_patch(other: &PodState, settings: &KubernetesSettings) -> Value {
     let path = annotation(&settings.term_annotation);
     json!([
         {"op": "test", "path": "/metadata/uid", "value": other.uid},
@@ -160,7 +149,7 @@ mod tests {
     const NO_TERM: Desired = Desired { role: Role::Standby, tenure: None };
 
     fn patch(desired: &Desired, own: Option<&PodState>) -> Option<Value> {
-        desired.patch(own, CONTAINER, &settings())
+        desired.patch(own, CONTAINER, false, &settings())
     }
 
     #[test]
@@ -224,49 +213,47 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_term_is_marked_where_the_term_stands_and_nowhere_else() {
-        let key = &settings().term_annotation;
-        let written = |own: &PodState| {
-            let patch = patch(&ended(7), Some(own))?;
-            patch["metadata"]["annotations"].get(key).and_then(Value::as_str).map(str::to_owned)
+    fn the_end_of_a_term_is_marked_and_a_mark_that_somebody_took_away_does_not_come_back() {
+        let settings = settings();
+        let marked = TermNote { withdrawn: true, ..note(7) }.to_string();
+        let written = |own: &PodState, sent| {
+            let patch = ended(7).patch(Some(own), CONTAINER, sent, &settings)?;
+            patch["metadata"]["annotations"].get(&settings.term_annotation)?.as_str().map(str::to_owned)
         };
-        let marked = TermNote { withdrawn: true, ..note(7) };
-        assert_eq!(written(&pod("a", "leader", Some(&note(7)), Some("100"))), Some(marked.to_string()));
-        // Claimed by a new leader, or taken away by a hand.
-        assert_eq!(written(&pod("a", "leader", None, Some("100"))), None);
-        // That of another term, or of another server, is not this one's to mark.
-        assert_eq!(written(&pod("a", "leader", Some(&note(6)), Some("100"))), None);
+        let own = pod("a", "leader", Some(&note(7)), Some("100"));
+        assert_eq!([false, true].map(|sent| written(&own, sent)), [Some(marked.clone()), Some(marked.clone())]);
         let foreign = TermNote { system_identifier: SYSTEM + 1, ..note(7) };
-        assert_eq!(written(&pod("a", "leader", Some(&foreign), Some("100"))), None);
         let mut unreadable = pod("a", "leader", None, Some("100"));
         unreadable.note = Some("{}".into());
-        assert_eq!(written(&unreadable), None);
+        for own in [
+            // Claimed by a new leader, or taken away by a hand, or never there.
+            pod("a", "leader", None, Some("100")),
+            pod("a", "leader", Some(&note(6)), Some("100")),
+            pod("a", "leader", Some(&foreign), Some("100")),
+            unreadable,
+        ] {
+            assert_eq!(written(&own, true), None, "{own:?}");
+            // It also makes whatever patch is under way one of an old resource version.
+            assert_eq!(written(&own, false), Some(marked.clone()), "{own:?}");
+        }
     }
 
     #[test]
     fn a_container_is_named_once_it_is_known_and_stays_that_of_the_term() {
         let (desired, settings) = (leader(7), settings());
         let text = |own: &PodState, container| {
-            let patch = desired.patch(Some(own), container, &settings)?;
+            let patch = desired.patch(Some(own), container, false, &settings)?;
             let text = patch["metadata"]["annotations"][&settings.term_annotation].as_str().map(str::to_owned);
             text.and_then(|text| TermNote::parse(&text)).map(|note| note.container)
         };
         let unknown = TermNote { container: None, ..note(7) };
         assert_eq!(text(&pod("a", "standby", None, None), None), Some(None));
         assert_eq!(text(&pod("a", "leader", Some(&unknown), Some("100")), CONTAINER), Some(note(7).container));
-        // A status that does not name it any more does not take the name away.
+        // A status that does not name it any more, or another one, does not take the name away.
+        assert_eq!(text(&pod("a", "leader", Some(&note(7)), Some("100")), Some("containerd://other")), None);
         assert_eq!(text(&pod("a", "leader", Some(&note(7)), Some("100")), None), None);
         // That of an earlier term in this Pod was another one.
         assert_eq!(text(&pod("a", "leader", Some(&note(6)), Some("100")), None), Some(None));
-    }
-
-    #[test]
-    fn an_end_is_told_when_label_and_note_say_so_or_the_note_is_gone() {
-        let tenure = ended(7).tenure.unwrap();
-        let told = |role, note: Option<&TermNote>| Desired::is_told(&pod("a", role, note, None), &tenure);
-        let marked = TermNote { withdrawn: true, ..note(7) };
-        assert!(told("standby", Some(&marked)) && told("standby", None) && told("standby", Some(&note(6))));
-        assert!(!told("standby", Some(&note(7))) && !told("leader", Some(&marked)) && !told("leader", None));
     }
 
     #[test]
@@ -294,13 +281,13 @@ mod tests {
             json!({"op": test, "path": role, "value": "leader"}),
             json!({"op": "remove", "path": role}),
         ];
-        assert_eq!(sweep(&pod("b", "leader", None, None), &settings()), json!(begin));
+        assert_eq!(sweep_patch(&pod("b", "leader", None, None), &settings()), json!(begin));
         let all = begin.into_iter().chain([
             json!({"op": "remove", "path": "/metadata/annotations/retsu.io~1collector-term"}),
             json!({"op": "remove", "path": "/metadata/annotations/controller.kubernetes.io~1pod-deletion-cost"}),
         ]);
         let labelled = pod("b", "leader", Some(&note(6)), Some("100"));
-        assert_eq!(sweep(&labelled, &settings()), Value::from_iter(all));
+        assert_eq!(sweep_patch(&labelled, &settings()), Value::from_iter(all));
     }
 
     #[test]
@@ -312,7 +299,7 @@ mod tests {
             {"op": "test", "path": path, "value": marked.to_string()},
             {"op": "remove", "path": path},
         ]);
-        assert_eq!(claim(&pod("b", "standby", Some(&marked), None), &settings()), wanted);
+        assert_eq!(claim_patch(&pod("b", "standby", Some(&marked), None), &settings()), wanted);
         assert_eq!(escaped("a~b/c"), "a~0b~1c");
     }
 }

@@ -1,10 +1,11 @@
 //! The term annotation: what a Pod says of the last term of its process.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::rfc3339;
 use crate::election::{Tenure, Term};
 
 /// The value of the term annotation, a JSON object.
@@ -27,6 +28,11 @@ pub(super) struct TermNote {
     pub(super) withdrawn: bool,
 }
 
+/// The last second that the annotation can say.
+fn end_of_time() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799)
+}
+
 impl TermNote {
     /// The note of `tenure`, whose process runs in `container`.
     pub(super) fn new(tenure: &Tenure, container: Option<&str>) -> Self {
@@ -34,7 +40,8 @@ impl TermNote {
             term: tenure.term,
             system_identifier: tenure.system_identifier,
             container: container.map(str::to_owned),
-            granted: tenure.granted,
+            // By a clock that is that wrong nothing ends after the grant.
+            granted: if rfc3339(tenure.granted).is_some() { tenure.granted } else { end_of_time() },
             exported: tenure.exported,
             withdrawn: tenure.ended.is_some(),
         }
@@ -77,14 +84,16 @@ mod text {
 mod humantime_millis {
     use std::time::SystemTime;
 
-    use humantime::{format_rfc3339_millis, parse_rfc3339};
-    use serde::de::Error;
+    use humantime::parse_rfc3339;
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
+    use crate::clock::rfc3339;
+
     pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-        // A clock outside the years that this can say proves nothing with its times.
-        let sayable = time.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|since| since.as_secs() < 253_402_300_800);
-        serializer.collect_str(&format_rfc3339_millis(if sayable { *time } else { SystemTime::UNIX_EPOCH }))
+        let text = rfc3339(*time).ok_or_else(|| S::Error::custom("a time outside the years 1970 to 9999"))?;
+        serializer.serialize_str(&text)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
@@ -95,8 +104,6 @@ mod humantime_millis {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use std::time::Duration;
 
     use proptest::prelude::*;
 
@@ -120,6 +127,14 @@ mod tests {
         assert_eq!(note.to_string(), TEXT);
         let ended = Tenure { ended: Some("stopping"), ..tenure() };
         assert!(TermNote::new(&ended, None).to_string().ends_with(r#""exported":true,"withdrawn":true}"#));
+    }
+
+    #[test]
+    fn a_clock_that_no_date_can_say_lets_nothing_end_after_the_grant() {
+        for granted in [SystemTime::UNIX_EPOCH - Duration::from_secs(1), end_of_time() + Duration::from_secs(1)] {
+            let note = TermNote::new(&Tenure { granted, ..tenure() }, None);
+            assert_eq!(TermNote::parse(&note.to_string()).unwrap().granted, end_of_time());
+        }
     }
 
     #[test]

@@ -6,16 +6,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
 use super::note::TermNote;
-use crate::config::KubernetesSettings;
-
-/// The annotation by which a ReplicaSet chooses the Pods that it deletes: those of lower cost first.
-pub(super) const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-
-/// The value of the role label on the leader.
-pub(super) const LEADER: &str = "leader";
-
-/// The value of the role label on every other.
-pub(super) const STANDBY: &str = "standby";
+use crate::config::{DELETION_COST, KubernetesSettings};
+use crate::election::Role;
 
 /// The reason that the kubelet gives for a container that it has lost track of: it may still run.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
@@ -64,7 +56,7 @@ impl PodState {
 
     /// Whether the Pod carries the leader label.
     pub(super) fn is_leader(&self) -> bool {
-        self.role.as_deref() == Some(LEADER)
+        self.role.as_deref() == Some(Role::Leader.as_str())
     }
 
     /// What it says of its last term.

@@ -11,7 +11,7 @@ use thiserror::Error;
 const THROTTLED_WAIT: Duration = Duration::from_secs(1);
 
 /// The wait after a refusal.
-const DENIED_WAIT: Duration = Duration::from_secs(5);
+const DENIED_WAIT: Duration = Duration::from_secs(3);
 
 /// The longest message that is kept, in bytes: whoever is in the way of the API may answer with a web page.
 const MESSAGE_LIMIT: usize = 512;

@@ -46,6 +46,11 @@ impl View {
         std::mem::take(&mut self.complete)
     }
 
+    /// Whether the watch works, so that the Pods are all there are.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
     /// The Pod `uid`.
     pub(super) fn pod(&self, uid: &str) -> Option<&PodState> {
         self.pods.get(uid)

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::label::claim;
+use super::label::claim_patch;
 use super::pod::PodState;
 use super::requests::Requests;
 use super::view::View;
@@ -28,8 +28,10 @@ pub(super) struct Witness {
 pub(super) struct Told {
     /// The last term that is over, and of which the Pod says so.
     pub(super) ended: Option<Term>,
-    /// Whether the Pod cannot be patched: it is forbidden, or the Pod is another.
-    pub(super) hopeless: bool,
+    /// The term of which the Pod could not be made to say what it should, because the server refuses.
+    pub(super) refused: Option<Term>,
+    /// Whether the Pod is another one.
+    pub(super) replaced: bool,
 }
 
 impl Platform for Witness {
@@ -42,7 +44,7 @@ impl Platform for Witness {
                 if let Some(pod) = ended {
                     // Whoever takes the note may use it, and nobody after that: a leader that has skipped its wait
                     // leaves no proof of an end behind but its own.
-                    match requests.json_patch(&pod.name, claim(&pod, &settings)).await {
+                    match requests.json_patch(&pod.name, claim_patch(&pod, &settings)).await {
                         Ok(_) => {
                             tracing::info!(
                                 predecessor = pod.name,
@@ -68,7 +70,7 @@ impl Platform for Witness {
         let mut told = self.told.clone();
         async move {
             // An error says that nobody tells any more.
-            _ = told.wait_for(|told| told.hopeless || told.ended == Some(term)).await;
+            _ = told.wait_for(|told| told.replaced || [told.ended, told.refused].contains(&Some(term))).await;
         }
         .boxed()
     }

@@ -19,6 +19,7 @@ pub(in crate::kubernetes) fn settings() -> KubernetesSettings {
         leader_deletion_cost: 100,
         request_timeout: Duration::from_secs(5),
         kubeconfig: None,
+        required: true,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod answers;
+mod answers_to_patches;
 mod cluster;
 mod collector;
 mod drift;
@@ -10,14 +11,21 @@ mod events;
 mod labels;
 mod lifecycle;
 mod manifests;
+mod minutes;
+mod outage;
 mod panics;
 mod policy;
 mod proxy;
+mod random_faults;
+mod refusals;
+mod replaced;
+mod replicas;
 mod server;
 mod stage;
 mod start;
 mod sweep;
 mod takeover;
+mod watches;
 
 /// Status of an answer of the API server.
 fn code<T: std::fmt::Debug>(answer: kube::Result<T>) -> u16 {

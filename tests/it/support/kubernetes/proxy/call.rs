@@ -91,6 +91,8 @@ pub(crate) enum Fault {
     },
     /// Answers a watch with one event, the error of an expired resource version, and ends it.
     Expired,
+    /// Passes a watch on that is to end after so many seconds, in order, whatever its client asked for.
+    EndWatch(u32),
     /// Answers 200 and never sends a byte of the body, as a watch on a connection that is dead.
     Silent,
     /// Never answers.
@@ -107,6 +109,16 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// `target`, a path with query, as the fault passes it on.
+    pub(super) fn target(self, target: &str) -> Option<String> {
+        let Self::EndWatch(seconds) = self else { return None };
+        let pairs = target.split('&').map(|pair| match pair.split_once("timeoutSeconds=") {
+            Some((before, _)) => format!("{before}timeoutSeconds={seconds}"),
+            None => pair.to_owned(),
+        });
+        Some(pairs.collect::<Vec<_>>().join("&"))
+    }
+
     /// The answer of a fault that is one.
     pub(super) fn answer(self) -> Option<Response<Full<Bytes>>> {
         match self {

@@ -172,7 +172,7 @@ impl Relay {
 
     /// Does with a call what the rules say.
     async fn call(self: &Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, NoAnswer> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let body = body.collect().await.map_err(|_| NoAnswer)?.to_bytes();
         let call = Call::new(&head, body.clone());
         let fault = self.fault(&call);
@@ -184,6 +184,9 @@ impl Relay {
             journal.push(call);
             journal.len() - 1
         };
+        if let Some(target) = fault.and_then(|fault| fault.target(&head.uri.to_string())) {
+            head.uri = target.parse().unwrap();
+        }
         if let Some(answer) = fault.and_then(Fault::answer) {
             return Ok(self.answered(number, answer.map(|body| body.map_err(|never| match never {}).boxed_unsync())));
         }
