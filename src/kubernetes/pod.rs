@@ -106,6 +106,7 @@ impl ContainerState {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    #![allow(clippy::needless_pass_by_value, reason = "JSON is written where it is used")]
 
     use serde_json::{Value, json};
 

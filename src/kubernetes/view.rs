@@ -181,7 +181,8 @@ mod tests {
         let (own, other) = (tenure(7), Holder::Other(Some(Term { timeline: 1, number: 6 })));
         let (standby, theirs, mine) = (pod("c", "standby", None, None), leader("b", 6), leader("a", 7));
         let unnoted = pod("b", "leader", None, None);
-        let cases: [(&[&PodState], Option<Tenure>, Holder, Option<Agreement>); 12] = [
+        type Case<'a> = (&'a [&'a PodState], Option<Tenure>, Holder, Option<Agreement>);
+        let cases: [Case<'_>; 12] = [
             (&[], None, Holder::Unknown, Some(Nobody)),
             (&[&standby], Some(own), Holder::Own, Some(Nobody)),
             (&[&standby], None, other, Some(Nobody)),
