@@ -105,11 +105,8 @@ impl ContainerState {
 
 #[cfg(test)]
 mod tests {
-    #![allow(
-        clippy::unwrap_used,
-        clippy::needless_pass_by_value,
-        reason = "a test fails by panicking, and builds JSON"
-    )]
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    #![allow(clippy::needless_pass_by_value, reason = "JSON is written where it is used")]
 
     use serde_json::{Value, json};
 

@@ -11,6 +11,7 @@ use retsu_collector::config::LockKey;
 use retsu_collector::election::{Elector, Grant, Liveness, Platform, Role, Sighting, Status, Term, Timing};
 use retsu_collector::exposition::{Metrics, PoolState, Publication};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::stage::{Holder, LIMIT};
@@ -68,10 +69,10 @@ async fn a_panic_is_told_before_the_lock_is_free_and_goes_on_after_that() {
     };
     let mut asked = platform.asked.subscribe();
     let running = tokio::spawn(AssertUnwindSafe(elector.run(CancellationToken::new())).catch_unwind());
-    watched.wait_for(|status| status.holder != Default::default()).await.unwrap();
+    timeout(LIMIT, watched.wait_for(|status| status.holder != Default::default())).await.unwrap().unwrap();
     holder.release().await;
 
-    let term = asked.wait_for(Option::is_some).await.unwrap().unwrap();
+    let term = timeout(LIMIT, asked.wait_for(Option::is_some)).await.unwrap().unwrap().unwrap();
     let status = watched.borrow().clone();
     let tenure = status.tenure.unwrap();
     assert_eq!((status.role, tenure.term, tenure.ended), (Role::Standby, term, Some("panic")));

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use retsu_collector::election::ACQUIRED;
 use serde_json::{Value, json};
@@ -27,13 +28,22 @@ async fn leader(cluster: &Cluster, labels: &Labels, database_url: &str) -> Colle
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_lost_loses_label_term_and_cost_when_the_next_leader_has_waited() {
+    join_all([false, true].map(lose_node)).await;
+}
+
+/// A leader is killed, or stopped and continued; nobody tells of either.
+async fn lose_node(killed: bool) {
     let (cluster, database) = (Cluster::new().await, support::queue_database().await);
     let labels = Labels::watch(&cluster).await;
     let (a, b) = leader_and_standby(&cluster, &database.url()).await;
     wait_for_leader(&labels, "a").await;
     let history = History::watch(&[&a, &b]);
     let began = Instant::now();
-    a.sigstop();
+    if killed {
+        a.sigkill();
+    } else {
+        a.sigstop();
+    }
     let acquired = b.wait_for_log(ACQUIRED, LIMIT).await;
     wait_for_leader(&labels, "b").await;
     let swept = labels.wait_for("a is swept", LIMIT, began, |change| change.pod == "a").await;
@@ -43,6 +53,10 @@ async fn a_node_that_is_lost_loses_label_term_and_cost_when_the_next_leader_has_
     assert!(waited > FENCE - Duration::from_millis(500), "swept {waited:?} after the grant");
     assert_eq!((b.count_in_log(SKIPPED), repairs_and_sweeps(&b).await), (0, [0, 0, 1]));
 
+    if killed {
+        assert_eq!(history.finish("killed").overlaps(), []);
+        return;
+    }
     // It comes back, and finds that its term is over and its annotation gone.
     let back = Instant::now();
     a.sigcont();
