@@ -187,14 +187,14 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
     })?;
     let metrics = if collector.collection { metrics } else { metrics.without_collection() };
     let (status, watched) = watch::channel(Status::starting());
-    let told = match &settings.kubernetes {
-        KubernetesMode::On(kubernetes) => Told::cluster(kubernetes, &watched)?,
+    let surroundings = match &settings.kubernetes {
+        KubernetesMode::On(kubernetes) => Surroundings::cluster(kubernetes, &watched)?,
         KubernetesMode::Off { reason } => {
             tracing::info!(reason, "Kubernetes is not told who leads");
-            Told::nobody()
+            Surroundings::none()
         }
     };
-    let metrics = Arc::new(match told.metrics {
+    let metrics = Arc::new(match surroundings.metrics {
         Some(kubernetes) => metrics.with_kubernetes(kubernetes),
         None => metrics,
     });
@@ -211,7 +211,7 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         metrics: Arc::clone(&metrics),
         status,
         liveness: Arc::clone(&liveness),
-        platform: told.platform,
+        platform: surroundings.platform,
     };
     let routes = http::routes(http::Context {
         publication: Arc::clone(&publication),
@@ -219,8 +219,8 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
         status: watched,
         liveness,
         database: Arc::new(database.clone()),
-        serving: told.serving,
-        label: told.label,
+        serving: surroundings.serving,
+        label: surroundings.label,
         identity,
         log_filter,
     });
@@ -241,7 +241,7 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
     tasks.endpoint.spawn(async move {
         ("process metrics", metrics.sample_process(PROCESS_SAMPLE_INTERVAL, stop).await.map_err(Into::into))
     });
-    if let Some(kubernetes) = told.kubernetes {
+    if let Some(kubernetes) = surroundings.kubernetes {
         let stop = tasks.stop_platform.clone();
         tasks.platform.spawn(async move {
             kubernetes.run(stop).await;
@@ -254,7 +254,7 @@ fn start(settings: &Settings, identity: String, log_filter: Arc<dyn LogFilter>) 
 }
 
 /// Who is told of the role, and what the rest of the process sees of that.
-struct Told {
+struct Surroundings {
     kubernetes: Option<Kubernetes>,
     platform: Arc<dyn Platform>,
     metrics: Option<Arc<KubernetesMetrics>>,
@@ -262,8 +262,8 @@ struct Told {
     label: watch::Receiver<LabelReport>,
 }
 
-impl Told {
-    fn nobody() -> Self {
+impl Surroundings {
+    fn none() -> Self {
         Self {
             kubernetes: None,
             platform: Arc::new(Standalone::default()),
@@ -275,7 +275,15 @@ impl Told {
 
     fn cluster(settings: &KubernetesSettings, status: &watch::Receiver<Status>) -> Result<Self, RunError> {
         let (metrics, serving) = (Arc::new(KubernetesMetrics::new()?), Arc::new(Serving::closed()));
-        let kubernetes = Kubernetes::new(settings.clone(), status, &metrics, Arc::clone(&serving))?;
+        let kubernetes = match Kubernetes::new(settings.clone(), status, &metrics, Arc::clone(&serving)) {
+            Ok(kubernetes) => kubernetes,
+            Err(error) if settings.required => return Err(error.into()),
+            // Nobody has asked for it: a leader that nobody is told of is better than none.
+            Err(error) => {
+                tracing::warn!(%error, "Kubernetes is not told who leads");
+                return Ok(Self::none());
+            }
+        };
         let (platform, label) = (kubernetes.platform(), kubernetes.report());
         Ok(Self { kubernetes: Some(kubernetes), platform, metrics: Some(metrics), serving, label })
     }
@@ -394,6 +402,24 @@ mod tests {
         });
         tasks.endpoint.spawn(until(&tasks.stop_endpoint, "http"));
         shut_down(&mut tasks).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_platform_is_there_until_the_term_is_over_whatever_ends_the_process() {
+        let mut tasks = tasks();
+        let (stop, platform) = (tasks.stop_election.clone(), tasks.stop_platform.clone());
+        let (leaves, left) = tokio::sync::oneshot::channel();
+        tasks.election.spawn(async move {
+            stop.cancelled().await;
+            tokio::task::yield_now().await;
+            leaves.send(platform.is_cancelled()).unwrap();
+            ("election", Ok(()))
+        });
+        tasks.platform.spawn(until(&tasks.stop_platform, "kubernetes"));
+        tasks.endpoint.spawn(async { ("http", Err(RunError::Aborted)) });
+        let outcome = supervise(tasks, async || pending().await, LIMIT).await;
+        assert!(matches!(outcome, Err(RunError::Aborted)), "{outcome:?}");
+        assert!(!left.await.unwrap(), "nobody could tell the end of the term");
     }
 
     #[tokio::test]

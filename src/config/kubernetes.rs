@@ -13,7 +13,7 @@ const ROLE_LABEL: &str = "kubernetes.role_label";
 const TERM_ANNOTATION: &str = "kubernetes.term_annotation";
 
 /// The annotation of a Pod that says how late it is taken when its ReplicaSet shrinks.
-const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+pub(crate) const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// Decides from what was read whether Kubernetes is on. What `on` lacks is a problem; what `auto` lacks is the reason
 /// for being off.
@@ -45,6 +45,7 @@ pub(super) fn decide(effective: &Effective, sources: &Sources, problems: &mut Ve
             leader_deletion_cost: effective.always("kubernetes.leader_deletion_cost"),
             request_timeout: effective.always("kubernetes.request_timeout_seconds"),
             kubeconfig: kubeconfig.map(ToOwned::to_owned),
+            required: on,
         }),
         _ => {
             let names = lacks.iter().map(Lack::name).collect::<Vec<_>>().join(", ");

@@ -24,6 +24,7 @@ pub use connect::ConnectOptionsError;
 pub use connection_url::UrlError;
 pub use error::{ConfigError, Problem, ProblemKind};
 pub use filter::{FilterError, parse_filter};
+pub(crate) use kubernetes::DELETION_COST;
 pub use load::{Loaded, load};
 pub use report::{Report, documentation, markdown_table};
 pub use settings::{

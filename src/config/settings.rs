@@ -188,6 +188,8 @@ pub struct KubernetesSettings {
     pub request_timeout: Duration,
     /// The kubeconfig files, as `KUBECONFIG` lists them; `None` for the service account of the Pod.
     pub kubeconfig: Option<OsString>,
+    /// Whether it is an error when these are unusable: `kubernetes.mode` is `on`.
+    pub required: bool,
 }
 
 /// A Pod, as the downward API names it.

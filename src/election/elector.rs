@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::advert::Advert;
@@ -163,19 +163,24 @@ impl Campaign {
             let pause = match self.follow(attempt).await {
                 Ok(()) => {
                     let retry = self.elector.settings.leadership_retry_interval;
-                    self.burst.pause(rand::random()).map_or(retry, |pause| pause.min(retry))
+                    self.burst.attempted(Instant::now(), rand::random()).map_or(retry, |pause| pause.min(retry))
                 }
                 Err(error) => {
                     self.burst.end();
                     self.retry_after(error)?
                 }
             };
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = sleep(pause) => {}
-                Ok(()) = vacancies.changed() => {
-                    let pause = self.burst.begin(Instant::now(), rand::random());
-                    stop.run_until_cancelled(sleep(pause)).await;
+            let mut next = Instant::now() + pause;
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    () = sleep_until(next) => break,
+                    Ok(()) = vacancies.changed() => {
+                        let now = Instant::now();
+                        if let Some(pause) = self.burst.begin(now, rand::random()) {
+                            next = now + pause;
+                        }
+                    }
                 }
             }
         }

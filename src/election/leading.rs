@@ -283,6 +283,7 @@ impl Campaign {
 
     /// The gauges are out, for the first time of the term.
     fn exports(&mut self) {
+        self.failures = 0;
         if let Some(tenure) = &mut self.tenure {
             tenure.exported = true;
             let (term, system_identifier) = (tenure.term, tenure.system_identifier);

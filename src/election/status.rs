@@ -56,6 +56,23 @@ pub enum Role {
     Leader,
 }
 
+impl Role {
+    /// Its name, as in `/leader`, in metrics and as the value of a label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Standby => "standby",
+            Self::Leader => "leader",
+        }
+    }
+
+    /// The role of a name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Standby, Self::Leader].into_iter().find(|role| role.as_str() == name)
+    }
+}
+
 /// A term of this process, from its grant on and beyond its end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tenure {

@@ -4,7 +4,6 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Registry};
 
 use super::MetricsError;
-use super::metrics::role_label;
 use super::registry::{counter, counters, gauges};
 use crate::election::Role;
 
@@ -98,7 +97,7 @@ impl KubernetesMetrics {
         };
         // Rates need a first sample.
         for role in [Role::Leader, Role::Standby] {
-            metrics.repairs.with_label_values(&[role_label(role)]);
+            metrics.repairs.with_label_values(&[role.as_str()]);
         }
         Ok(metrics)
     }
@@ -126,7 +125,7 @@ impl KubernetesMetrics {
 
     /// The role label of the own Pod was changed by somebody else, and is now `role` again.
     pub fn repaired(&self, role: Role) {
-        self.repairs.with_label_values(&[role_label(role)]).inc();
+        self.repairs.with_label_values(&[role.as_str()]).inc();
     }
 
     /// The leader label of another Pod was removed.

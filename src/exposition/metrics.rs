@@ -291,7 +291,7 @@ impl Metrics {
             self.attempts.with_label_values(&[outcome.label()]);
         }
         for role in [Role::Leader, Role::Standby] {
-            self.transitions.with_label_values(&[role_label(role)]);
+            self.transitions.with_label_values(&[role.as_str()]);
         }
         for reason in RejectReason::ALL {
             self.http_rejected.with_label_values(&[reason.label()]);
@@ -310,7 +310,7 @@ impl Metrics {
     pub fn role(&self, status: &Status) {
         let leads = i64::from(status.role == Role::Leader);
         if self.leader.get() != leads {
-            self.transitions.with_label_values(&[role_label(status.role)]).inc();
+            self.transitions.with_label_values(&[status.role.as_str()]).inc();
         }
         self.leader.set(leads);
         self.term_info.reset();
@@ -425,13 +425,5 @@ impl Metrics {
     /// The families of the collection; none on a process that never refreshed.
     pub(super) fn collection(&self) -> Vec<MetricFamily> {
         if self.refreshed.load(Ordering::Acquire) { self.collection.gather() } else { Vec::new() }
-    }
-}
-
-/// The value of a label that says a role.
-pub(super) fn role_label(role: Role) -> &'static str {
-    match role {
-        Role::Leader => "leader",
-        Role::Standby => "standby",
     }
 }

@@ -28,6 +28,9 @@ use super::retry_after;
 /// How long a connection without a request is kept.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a connection may take, without TLS: when the API is back, nobody is to wait for the kernel to try again.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+
 /// A connection that is idle for so long is probed; an idle watch is what needs it.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
@@ -107,7 +110,7 @@ fn build(mut config: Config, limit: Duration) -> Result<Client, ClientError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(limit));
+    tcp.set_connect_timeout(Some(limit.min(CONNECT_LIMIT)));
     tcp.set_keepalive(Some(KEEPALIVE_IDLE));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));

@@ -22,6 +22,7 @@ mod report;
 mod request_error;
 mod requests;
 mod retry_after;
+mod rivals;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -42,7 +43,8 @@ use self::calls::Calls;
 use self::client::Access;
 use self::denials::Denials;
 use self::events::{About, Writer};
-use self::reconciler::Reconciler;
+use self::label::Desired;
+use self::reconciler::{Known, Reconciler};
 use self::requests::Requests;
 use self::view::View;
 use self::watch::Watch;
@@ -102,16 +104,19 @@ impl Kubernetes {
             told: told.subscribe(),
         };
         let reported = report.subscribe();
-        let reconciler = Reconciler::new(
-            Arc::clone(&settings),
-            requests.clone(),
-            status.clone(),
-            view.subscribe(),
-            (report, told),
-            Arc::clone(metrics),
+        let reconciler = Reconciler {
+            settings: Arc::clone(&settings),
+            requests: requests.clone(),
+            status: status.clone(),
+            view: view.subscribe(),
+            report,
+            told,
+            metrics: Arc::clone(metrics),
             serving,
-            process_started().unwrap_or_else(SystemTime::now),
-        );
+            started: process_started().unwrap_or_else(SystemTime::now),
+            wanted: Desired::of(&status.borrow()),
+            known: Known::default(),
+        };
         let announcer = Announcer { status: status.clone(), denied, events, metrics: Arc::clone(metrics) };
         let watch = Watch { settings, requests, view, vacancies };
         Ok(Self { reconciler, watch, announcer, writer, platform: Arc::new(platform), report: reported })

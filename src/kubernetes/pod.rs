@@ -6,16 +6,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
 use super::note::TermNote;
-use crate::config::KubernetesSettings;
-
-/// The annotation by which a ReplicaSet chooses the Pods that it deletes: those of lower cost first.
-pub(super) const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-
-/// The value of the role label on the leader.
-pub(super) const LEADER: &str = "leader";
-
-/// The value of the role label on every other.
-pub(super) const STANDBY: &str = "standby";
+use crate::config::{DELETION_COST, KubernetesSettings};
+use crate::election::Role;
 
 /// The reason that the kubelet gives for a container that it has lost track of: it may still run.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
@@ -64,7 +56,7 @@ impl PodState {
 
     /// Whether the Pod carries the leader label.
     pub(super) fn is_leader(&self) -> bool {
-        self.role.as_deref() == Some(LEADER)
+        self.role.as_deref() == Some(Role::Leader.as_str())
     }
 
     /// What it says of its last term.
@@ -108,5 +100,114 @@ impl ContainerState {
             running: status.container_id.clone().zip(since.map(|since| SystemTime::from(since.0))),
             terminated: terminated.collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::{Value, json};
+
+    use super::super::tests::samples::{at, note, settings};
+    use super::*;
+
+    /// A Pod with this status, as the API server writes it.
+    fn pod(status: Value) -> PodState {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": "b", "uid": "uid-b", "resourceVersion": "12",
+                "labels": {"retsu.io/collector-role": "leader", "app": "x"},
+                "annotations": {
+                    "retsu.io/collector-term": "text", "controller.kubernetes.io/pod-deletion-cost": "100", "x": "y",
+                },
+            },
+            "status": status,
+        }))
+        .unwrap();
+        PodState::of(&pod, &settings())
+    }
+
+    /// The status of a container; the instants are seconds of `at`.
+    fn container(name: &str, id: &str, state: Value, last_state: Value) -> Value {
+        json!({
+            "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "containerID": id, "state": state, "lastState": last_state,
+        })
+    }
+
+    fn time(seconds: u64) -> String {
+        humantime::format_rfc3339_seconds(at(seconds)).to_string()
+    }
+
+    fn running(since: u64) -> Value {
+        json!({"running": {"startedAt": time(since)}})
+    }
+
+    fn ended(id: &str, reason: &str, at: u64) -> Value {
+        json!({"terminated": {"containerID": id, "exitCode": 1, "reason": reason, "finishedAt": time(at)}})
+    }
+
+    #[test]
+    fn keeps_name_identity_version_label_annotations_and_containers() {
+        let status = json!({
+            "containerStatuses": [container("worker", "c://w", running(3), json!({}))],
+            "initContainerStatuses": [container("retsu-collector", "c://2", running(8), ended("c://1", "Error", 7))],
+        });
+        let read = pod(status);
+        let of = |name: &str, running: (&str, u64), terminated: &[(&str, u64)]| ContainerState {
+            name: name.into(),
+            running: Some((running.0.into(), at(running.1))),
+            terminated: terminated.iter().map(|&(id, end)| (id.into(), at(end))).collect(),
+        };
+        let wanted = PodState {
+            name: "b".into(),
+            uid: "uid-b".into(),
+            resource_version: Some("12".into()),
+            role: Some("leader".into()),
+            note: Some("text".into()),
+            cost: Some("100".into()),
+            containers: vec![of("worker", ("c://w", 3), &[]), of("retsu-collector", ("c://2", 8), &[("c://1", 7)])],
+        };
+        assert_eq!(read, wanted);
+        assert!(read.is_leader() && read.note().is_none());
+        assert_eq!(pod(json!(null)).containers, []);
+    }
+
+    #[test]
+    fn the_own_container_is_one_that_runs_since_the_start_of_the_process_and_no_earlier() {
+        let of = |state: Value| {
+            let status = json!({"containerStatuses": [
+                container("worker", "c://w", running(99), json!({})),
+                container("retsu-collector", "c://1", state, json!({})),
+            ]});
+            let pod = pod(status);
+            let started = at(20) + std::time::Duration::from_millis(700);
+            pod.container_of("retsu-collector", started).map(str::to_owned)
+        };
+        let known = Some("c://1".to_owned());
+        // The kubelet tells whole seconds, and a little later than it starts a container.
+        assert_eq!([of(running(20)), of(running(21)), of(running(60))], [known.clone(), known.clone(), known]);
+        assert_eq!(of(running(19)), None, "the one before, of a status that is late");
+        assert_eq!([of(ended("c://1", "Error", 30)), of(json!({"waiting": {}})), of(json!({}))], [None, None, None]);
+    }
+
+    #[test]
+    fn a_container_has_ended_when_the_kubelet_says_so_after_the_grant() {
+        let note = note(7);
+        let ends = |status: Value| pod(json!({"containerStatuses": [status]})).has_terminated(&note);
+        let one = "containerd://one";
+        let with = |state, last| container("retsu-collector", one, state, last);
+        assert!(ends(with(ended(one, "Error", 11), json!({}))));
+        assert!(ends(with(running(12), ended(one, "Completed", 11))), "and another runs in its place");
+        assert!(!ends(with(ended(one, "ContainerStatusUnknown", 11), json!({}))), "it may run still");
+        assert!(!ends(with(ended("containerd://two", "Error", 11), json!({}))), "another");
+        assert!(!ends(with(ended("", "Error", 11), json!({}))), "nobody knows which");
+        assert!(!ends(with(ended(one, "Error", 10), json!({}))), "not after the grant");
+        assert!(!ends(with(json!({"terminated": {"containerID": one, "exitCode": 1}}), json!({}))), "no time");
+        assert!(!ends(with(running(3), json!({}))));
+        let unknown = TermNote { container: None, ..note.clone() };
+        let status = json!({"containerStatuses": [with(ended(one, "Error", 11), json!({}))]});
+        assert!(!pod(status).has_terminated(&unknown));
     }
 }

@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::{LONGEST_PAUSE, pause};
-use super::label::{Desired, label, superior, sweep};
+use super::backoff::pause;
+use super::label::Desired;
 use super::pod::PodState;
 use super::report::{Denied, LabelReport, LabelState};
 use super::request_error::{RequestError, RequestErrorKind};
@@ -17,7 +17,7 @@ use super::view::View;
 use super::witness::Told;
 use crate::clock::BootInstant;
 use crate::config::KubernetesSettings;
-use crate::election::{Role, Status};
+use crate::election::{Role, Status, Term};
 use crate::exposition::KubernetesMetrics;
 use crate::http::Serving;
 
@@ -26,13 +26,11 @@ const READ_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a step has come to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Step {
+pub(super) enum Step {
     /// The Pod says what it should, as was read back.
     Settled,
     /// Something has changed: look again.
     Again,
-    /// Nothing can be done before so much time has passed, or something changes.
-    After(Duration),
     /// A request has failed: nothing is asked before so much time has passed, or something else is wanted.
     Backoff(Duration),
     /// The Pod is another one of the same name.
@@ -42,72 +40,53 @@ enum Step {
 /// Reconciles the own Pod with the role of this process: one desired state, one patch at a time, each made from what was
 /// read last. No patch waits behind another.
 pub(super) struct Reconciler {
-    settings: Arc<KubernetesSettings>,
-    requests: Requests,
-    status: watch::Receiver<Status>,
-    view: watch::Receiver<View>,
-    report: watch::Sender<LabelReport>,
-    told: watch::Sender<Told>,
-    metrics: Arc<KubernetesMetrics>,
-    serving: Arc<Serving>,
+    pub(super) settings: Arc<KubernetesSettings>,
+    pub(super) requests: Requests,
+    pub(super) status: watch::Receiver<Status>,
+    pub(super) view: watch::Receiver<View>,
+    pub(super) report: watch::Sender<LabelReport>,
+    pub(super) told: watch::Sender<Told>,
+    pub(super) metrics: Arc<KubernetesMetrics>,
+    pub(super) serving: Arc<Serving>,
     /// When this process was started, by the wall clock.
-    started: SystemTime,
+    pub(super) started: SystemTime,
     /// What the election asked for, as looked at last.
-    wanted: Desired,
+    pub(super) wanted: Desired,
+    pub(super) known: Known,
+}
+
+/// What a reconciler knows.
+#[derive(Debug, Default)]
+pub(super) struct Known {
     /// The own Pod as it was read last.
     own: Option<PodState>,
-    /// When the own Pod is read again, whatever the watch says.
-    read_due: Instant,
-    /// Whether the watch has told of the own Pod, and not that it is gone.
+    /// Whether nothing says that the Pod is different now.
+    current: bool,
+    /// Whether a patch of this process may have been made that it had no answer to.
+    doubtful: bool,
+    /// Whether the watch shows the own Pod.
     watched: bool,
-    /// Whether that is known not to be what there is now.
-    outdated: bool,
-    /// What the own Pod was last seen to agree with.
+    /// When the own Pod is read again, whatever the watch says; `None` for now.
+    read_due: Option<Instant>,
+    /// What was wanted when the Pod was last seen to agree.
     settled: Option<Desired>,
-    /// Since when somebody else's label was seen on it.
+    /// Since when somebody else's role label is seen.
     drifted: Option<BootInstant>,
+    /// The term whose withdrawal marker was sent, whatever became of it.
+    marked: Option<Term>,
     /// Failures in a row.
     failures: u32,
+    /// The failure that the log knows of.
+    complaint: Option<(RequestErrorKind, Option<u16>)>,
     /// The Pod that the label was yielded to.
-    yielded: Option<String>,
+    pub(super) yielded: Option<String>,
+    /// The uid and resource version of the Pod that was swept last.
+    pub(super) swept: Option<(String, Option<String>)>,
+    /// Sweeps in a row that the API did not answer.
+    pub(super) failed_sweeps: u32,
 }
 
 impl Reconciler {
-    /// A process, started at `started`, that follows `status` and says through `report` and `told` how far it is.
-    #[expect(clippy::too_many_arguments, reason = "each is another channel or value of the one caller")]
-    pub(super) fn new(
-        settings: Arc<KubernetesSettings>,
-        requests: Requests,
-        status: watch::Receiver<Status>,
-        view: watch::Receiver<View>,
-        (report, told): (watch::Sender<LabelReport>, watch::Sender<Told>),
-        metrics: Arc<KubernetesMetrics>,
-        serving: Arc<Serving>,
-        started: SystemTime,
-    ) -> Self {
-        let wanted = Desired::of(&status.borrow());
-        Self {
-            settings,
-            requests,
-            status,
-            view,
-            report,
-            told,
-            metrics,
-            serving,
-            started,
-            wanted,
-            own: None,
-            read_due: Instant::now(),
-            watched: false,
-            outdated: true,
-            settled: None,
-            drifted: None,
-            failures: 0,
-            yielded: None,
-        }
-    }
-
     /// Runs until `stop` is cancelled.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(Box::pin(self.reconcile())).await;
@@ -116,61 +95,66 @@ impl Reconciler {
     async fn reconcile(&mut self) {
         loop {
             self.look();
-            self.wanted = Desired::of(&self.status.borrow_and_update());
+            self.wanted = self.wants();
             let mut desired = self.wanted;
             if self.yields(&desired) {
                 desired.role = Role::Standby;
             }
-            let step = if self.outdated || Instant::now() >= self.read_due {
-                self.read_due = Instant::now() + READ_INTERVAL;
+            let step = if !self.known.current || self.known.read_due.is_none_or(|due| Instant::now() >= due) {
                 self.read(&desired).await
             } else {
                 self.step(&desired).await
             };
-            let (pause, watches) = match step {
+            let (until, settled) = match step {
                 Step::Again => continue,
-                Step::Settled => (self.read_due, true),
-                Step::After(pause) => (Instant::now() + pause, true),
+                Step::Settled => (self.known.read_due.unwrap_or_else(Instant::now), true),
                 Step::Backoff(pause) => (Instant::now() + pause, false),
                 Step::Replaced => {
                     self.replaced();
                     return std::future::pending().await;
                 }
             };
-            if !self.wait(pause, watches).await {
-                return;
-            }
+            self.wait(until, settled).await;
         }
     }
 
-    /// Waits until `pause` is over or something else is wanted, and, if it `watches`, for the next news of the watch
-    /// at most. Returns whether there is anything left to be done.
-    async fn wait(&mut self, pause: Instant, watches: bool) -> bool {
+    /// What the election asks for. When it has ended without a word, by a panic, the label is taken off and nothing else
+    /// is said.
+    fn wants(&mut self) -> Desired {
+        let over = self.status.has_changed().is_err();
+        let desired = Desired::of(&self.status.borrow_and_update());
+        if over && desired.role == Role::Leader { Desired { role: Role::Standby, tenure: None } } else { desired }
+    }
+
+    /// Waits for `until` or until something else is wanted; once `settled`, for the next news of the watch at most.
+    async fn wait(&mut self, until: Instant, settled: bool) {
         loop {
+            let over = self.status.has_changed().is_err();
             tokio::select! {
-                changed = self.status.changed() => return changed.is_ok(),
-                changed = self.view.changed() => {
-                    if watches || changed.is_err() {
-                        return changed.is_ok();
-                    }
-                    // Whatever happens to Pods is no reason to ask a server sooner that wants to be left alone.
-                    self.look();
-                }
-                () = sleep_until(pause) => return true,
+                // The end of the election is a change as well, once.
+                _ = self.status.changed(), if !over => {}
+                Ok(()) = self.view.changed() => if settled { return },
+                () = sleep_until(until) => return,
             }
+            if settled || self.wants() != self.wanted {
+                return;
+            }
+            // Whatever happens to Pods is no reason to ask a server sooner that wants to be left alone.
+            self.look();
         }
     }
 
     /// Takes what the watch says into account.
     fn look(&mut self) {
         let view = self.view.borrow_and_update();
-        let listed = view.pod(&self.settings.pod.uid);
+        let known = &mut self.known;
+        let watched = view.pod(&self.settings.pod.uid);
         // Gone, perhaps to be made again under the same name: the next patch is not to find that out.
-        self.outdated |= std::mem::replace(&mut self.watched, listed.is_some()) && listed.is_none();
-        if let Some(pod) = listed
-            && self.own.as_ref().is_none_or(|own| is_newer(pod, own))
+        known.current &= !(std::mem::replace(&mut known.watched, watched.is_some()) && watched.is_none());
+        if let Some(pod) = watched
+            && known.own.as_ref().is_none_or(|own| is_newer(pod, own))
         {
-            self.own = Some(pod.clone());
+            known.found(pod.clone());
         }
         let status = self.status.borrow();
         self.metrics.agreement(view.agreement(&self.settings.pod.uid, status.held(), status.holder));
@@ -178,6 +162,7 @@ impl Reconciler {
 
     /// Reads the own Pod.
     async fn read(&mut self, desired: &Desired) -> Step {
+        self.known.read_due = Some(Instant::now() + READ_INTERVAL);
         let (requests, settings) = (self.requests.clone(), Arc::clone(&self.settings));
         let Some(result) = self.unless_changed(requests.get(&settings.pod.name)).await else { return Step::Again };
         match result {
@@ -186,14 +171,14 @@ impl Reconciler {
                 if own.uid != settings.pod.uid {
                     return Step::Replaced;
                 }
-                self.found(own);
+                self.known.found(own);
                 Step::Again
             }
             // What cannot be read can perhaps be patched, which reads it as well.
             Err(error) if error.kind == RequestErrorKind::Denied => {
-                self.read_due = Instant::now() + error.wait().unwrap_or(READ_INTERVAL);
-                if self.outdated {
-                    self.own = None;
+                self.known.read_due = Some(Instant::now() + error.wait().unwrap_or(READ_INTERVAL));
+                if !self.known.current {
+                    self.known.own = None;
                 }
                 self.step(desired).await
             }
@@ -203,147 +188,119 @@ impl Reconciler {
 
     /// Compares, and patches where there is a difference.
     async fn step(&mut self, desired: &Desired) -> Step {
-        let container = self.own.as_ref().and_then(|own| own.container_of(&self.settings.container_name, self.started));
-        let Some(patch) = desired.patch(self.own.as_ref(), container, &self.settings) else {
-            self.settle(*desired);
+        let Some(patch) = self.patch(desired) else {
+            self.settle();
             return self.sweep(desired).await;
         };
-        let drifted = self.own.as_ref().is_some_and(|own| own.role.as_deref() != Some(label(desired.role)))
-            && self.settled.is_some_and(|settled| settled.role == desired.role);
-        self.drifted = drifted.then(|| self.drifted.unwrap_or_else(BootInstant::now));
-        if let Some(seen) = self.drifted.filter(|_| desired.role == Role::Leader)
-            && !self.proved_after(seen).await
-        {
-            return Step::Again;
+        let drifted = self.known.own.as_ref().is_some_and(|own| own.role.as_deref() != Some(desired.role.as_str()))
+            && self.known.settled.is_some_and(|settled| settled.role == desired.role);
+        self.known.drifted = drifted.then(|| self.known.drifted.unwrap_or_else(BootInstant::now));
+        if let Some(seen) = self.known.drifted.filter(|_| desired.role == Role::Leader) {
+            // Whoever took the label may have known that the lease is over, or have a later term.
+            if !self.proved_after(seen).await {
+                return Step::Again;
+            }
+            self.look();
+            if self.yields(desired) {
+                return Step::Again;
+            }
         }
-        let (requests, name) = (self.requests.clone(), self.settings.pod.name.clone());
+        if let Some(tenure) = desired.tenure.filter(|tenure| tenure.ended.is_some()) {
+            self.known.marked = Some(tenure.term);
+        }
         if !matches!(self.report.borrow().state, LabelState::Denied(_)) {
             self.tell(LabelState::Pending);
         }
-        let Some(result) = self.unless_changed(requests.merge(&name, &patch)).await else { return Step::Again };
+        let (requests, name) = (self.requests.clone(), self.settings.pod.name.clone());
+        let Some(result) = self.unless_changed(requests.merge(&name, &patch)).await else {
+            self.known.doubt();
+            return Step::Again;
+        };
         match result {
             Ok(pod) => {
                 let own = PodState::of(&pod, &self.settings);
-                if drifted {
+                if drifted && !self.known.doubtful && own.role.as_deref() == Some(desired.role.as_str()) {
                     self.metrics.repaired(desired.role);
                     tracing::warn!(
-                        role = label(desired.role),
+                        role = desired.role.as_str(),
                         "the label of this Pod had been changed, and is set again"
                     );
                 }
-                let container = own.container_of(&self.settings.container_name, self.started);
-                let stuck = desired.patch(Some(&own), container, &self.settings).is_some();
-                self.found(own);
-                // Somebody else in the way of the patch has changed it.
-                if stuck { self.after(None) } else { Step::Again }
+                self.known.found(own);
+                // Somebody else in the way of the patch may have changed it.
+                if self.patch(desired).is_some() { self.backoff(None) } else { Step::Again }
             }
-            Err(error) => self.failed(&error),
+            Err(error) => {
+                if error.kind.is_outage() {
+                    self.known.doubt();
+                }
+                self.failed(&error)
+            }
         }
     }
 
-    fn found(&mut self, own: PodState) {
-        self.own = Some(own);
-        self.outdated = false;
+    fn patch(&self, desired: &Desired) -> Option<serde_json::Value> {
+        let own = self.known.own.as_ref();
+        let container = own.and_then(|own| own.container_of(&self.settings.container_name, self.started));
+        let marked = self.known.marked.is_some() && self.known.marked == desired.tenure.map(|tenure| tenure.term);
+        desired.patch(own, container, marked, &self.settings)
     }
 
-    /// The lease was proved after the label was `seen` to be gone: whoever took it may have known that it is over.
     async fn proved_after(&mut self, seen: BootInstant) -> bool {
         let Some(lease) = self.status.borrow().lease.clone() else { return false };
         self.unless_changed(lease.proved_after(seen)).await.is_some()
     }
 
-    /// Whether the label is left to the Pod of a later term.
-    fn yields(&mut self, desired: &Desired) -> bool {
-        let tenure = desired.tenure.filter(|_| desired.role == Role::Leader);
-        let name = tenure.and_then(|tenure| {
-            let view = self.view.borrow();
-            superior(&tenure, view.others(&self.settings.pod.uid)).map(|pod| pod.name.clone())
-        });
-        if name != self.yielded {
-            if let Some(pod) = &name {
-                tracing::warn!(
-                    pod,
-                    "another Pod has the leader label and a later term, this one leaves the label to it"
-                );
-            }
-            self.yielded = name;
-        }
-        self.yielded.is_some()
-    }
-
-    /// Takes the leader label off other Pods. Only an exporting leader gets here: its take-over wait is over.
-    async fn sweep(&mut self, desired: &Desired) -> Step {
-        if desired.role != Role::Leader {
-            return Step::Settled;
-        }
-        let other = self.view.borrow().others(&self.settings.pod.uid).find(|pod| pod.is_leader()).cloned();
-        let Some(other) = other else { return Step::Settled };
-        let (requests, patch) = (self.requests.clone(), sweep(&other, &self.settings));
-        match self.unless_changed(requests.json_patch(&other.name, patch)).await {
-            None => return Step::Again,
-            Some(Ok(_)) => {
-                self.metrics.swept();
-                tracing::warn!(pod = other.name, "the leader label was taken off another Pod");
-            }
-            Some(Err(error)) if error.kind.is_outage() || error.kind == RequestErrorKind::Denied => {
-                return Step::Backoff(error.wait().unwrap_or(LONGEST_PAUSE));
-            }
-            // It has changed since it was read, or has gone.
-            Some(Err(_)) => {}
-        }
-        // The watch tells sooner what has become of it.
-        Step::After(LONGEST_PAUSE)
-    }
-
     fn failed(&mut self, error: &RequestError) -> Step {
+        use RequestErrorKind::{Conflict, Denied as Refused, Invalid, NotFound, Replaced};
         match error.kind {
-            RequestErrorKind::Replaced => return Step::Replaced,
-            RequestErrorKind::Conflict | RequestErrorKind::Invalid | RequestErrorKind::NotFound => {
-                self.outdated = true;
-            }
-            RequestErrorKind::Denied => {
-                self.tell(LabelState::Denied(Denied { verb: error.verb, resource: error.resource }));
-                self.told.send_if_modified(|told| !std::mem::replace(&mut told.hopeless, true));
+            Replaced => return Step::Replaced,
+            Conflict => self.known.current = false,
+            Invalid | NotFound => {
+                self.known.current = false;
+                let complaint = Some((error.kind, error.code));
+                if std::mem::replace(&mut self.known.complaint, complaint) != complaint {
+                    tracing::warn!(%error, status = error.code, "the label of this Pod cannot be set, trying until it can");
+                }
             }
             _ => {}
         }
-        if error.kind != RequestErrorKind::Denied {
-            self.tell(LabelState::Pending);
+        if let (Refused | Invalid | NotFound, Some(tenure)) = (error.kind, self.wanted.tenure) {
+            self.told.send_if_modified(|told| told.refused.replace(tenure.term) != Some(tenure.term));
         }
-        self.after(error.wait())
+        self.tell(match error.kind {
+            Refused => LabelState::Denied(Denied { verb: error.verb, resource: error.resource }),
+            _ => LabelState::Pending,
+        });
+        self.backoff(error.wait())
     }
 
     /// Later, and not before what was `asked` for.
-    fn after(&mut self, asked: Option<Duration>) -> Step {
-        let pause = pause(self.failures, asked, rand::random());
-        self.failures = self.failures.saturating_add(1);
+    fn backoff(&mut self, asked: Option<Duration>) -> Step {
+        let pause = pause(self.known.failures, asked, rand::random());
+        self.known.failures = self.known.failures.saturating_add(1);
         Step::Backoff(pause)
     }
 
     /// The Pod says what it should.
-    fn settle(&mut self, desired: Desired) {
-        self.failures = 0;
-        self.settled = Some(desired);
-        self.drifted = None;
-        self.tell(if self.yielded.is_some() { LabelState::Pending } else { LabelState::Set });
-        let ended = desired.tenure.filter(|tenure| {
-            tenure.ended.is_some() && self.own.as_ref().is_some_and(|own| Desired::is_told(own, tenure))
-        });
-        let told = Told { ended: ended.map(|tenure| tenure.term), hopeless: false };
+    fn settle(&mut self) {
+        let known = &mut self.known;
+        (known.settled, known.drifted, known.doubtful, known.complaint) = (Some(self.wanted), None, false, None);
+        known.failures = 0;
+        self.tell(if self.known.yielded.is_some() { LabelState::Pending } else { LabelState::Set });
+        let ended = self.wanted.tenure.filter(|tenure| tenure.ended.is_some()).map(|tenure| tenure.term);
+        let told = Told { ended, ..Told::default() };
         self.told.send_if_modified(|last| std::mem::replace(last, told) != told);
     }
 
     fn tell(&self, state: LabelState) {
-        let labelled = self.own.as_ref().map(PodState::is_leader);
+        let own = self.known.own.as_ref();
+        let labelled = own.map(PodState::is_leader);
         if labelled == Some(false) {
             self.serving.clear();
         }
         self.metrics.leader_label(labelled);
-        let role = self.own.as_ref().and_then(|own| match own.role.as_deref() {
-            Some(value) if value == label(Role::Leader) => Some(Role::Leader),
-            Some(value) if value == label(Role::Standby) => Some(Role::Standby),
-            _ => None,
-        });
+        let role = own.and_then(|own| Role::parse(own.role.as_deref()?));
         self.report.send_if_modified(|report| {
             let changed = report.state != state || report.role != role;
             if report.state != state {
@@ -361,14 +318,15 @@ impl Reconciler {
             uid = self.settings.pod.uid,
             "the Pod of this process was replaced by another of the same name, whose label is left alone"
         );
-        self.own = None;
+        self.known.own = None;
+        self.metrics.agreement(None);
         self.tell(LabelState::Replaced);
-        self.told.send_replace(Told { ended: None, hopeless: true });
+        self.told.send_replace(Told { replaced: true, ..Told::default() });
     }
 
-    /// Awaits `request`, unless the status changes meanwhile: then the request is given up, and the next one is made for
-    /// what is wanted now. Should the old one still arrive, its resource version is old.
-    async fn unless_changed<T>(&mut self, request: impl Future<Output = T>) -> Option<T> {
+    /// Awaits `request`, unless something else is wanted meanwhile: then the request is given up, and the next one is made
+    /// for that.
+    pub(super) async fn unless_changed<T>(&mut self, request: impl Future<Output = T>) -> Option<T> {
         let wanted = self.wanted;
         let changed = async {
             // An error says that the election is over: nothing will change any more.
@@ -380,6 +338,19 @@ impl Reconciler {
             answer = request => Some(answer),
             () = changed => None,
         }
+    }
+}
+
+impl Known {
+    fn found(&mut self, own: PodState) {
+        self.own = Some(own);
+        self.current = true;
+    }
+
+    /// A patch may still arrive. It has no effect any more once a later one has changed anything: each has the resource
+    /// version as a precondition.
+    fn doubt(&mut self) {
+        (self.current, self.doubtful) = (false, true);
     }
 }
 

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::label::claim;
+use super::label::claim_patch;
 use super::pod::PodState;
 use super::requests::Requests;
 use super::view::View;
@@ -28,8 +28,10 @@ pub(super) struct Witness {
 pub(super) struct Told {
     /// The last term that is over, and of which the Pod says so.
     pub(super) ended: Option<Term>,
-    /// Whether the Pod cannot be patched: it is forbidden, or the Pod is another.
-    pub(super) hopeless: bool,
+    /// The term of which the Pod could not be made to say what it should, because the server refuses.
+    pub(super) refused: Option<Term>,
+    /// Whether the Pod is another one.
+    pub(super) replaced: bool,
 }
 
 impl Platform for Witness {
@@ -42,7 +44,7 @@ impl Platform for Witness {
                 if let Some(pod) = ended {
                     // Whoever takes the note may use it, and nobody after that: a leader that has skipped its wait
                     // leaves no proof of an end behind but its own.
-                    match requests.json_patch(&pod.name, claim(&pod, &settings)).await {
+                    match requests.json_patch(&pod.name, claim_patch(&pod, &settings)).await {
                         Ok(_) => {
                             tracing::info!(
                                 predecessor = pod.name,
@@ -68,7 +70,7 @@ impl Platform for Witness {
         let mut told = self.told.clone();
         async move {
             // An error says that nobody tells any more.
-            _ = told.wait_for(|told| told.hopeless || told.ended == Some(term)).await;
+            _ = told.wait_for(|told| told.replaced || [told.ended, told.refused].contains(&Some(term))).await;
         }
         .boxed()
     }
@@ -87,4 +89,65 @@ fn ends(pod: &PodState, grant: Grant, last: Sighting) -> bool {
             && note.exported
             && (note.withdrawn || pod.has_terminated(&note))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::note::TermNote;
+    use super::super::tests::samples::{SYSTEM, at, note, pod, terminated};
+    use super::*;
+    use crate::clock::BootInstant;
+
+    fn proves(pod: &PodState) -> bool {
+        let last = Sighting { term: Term { timeline: 1, number: 7 }, asked_at: BootInstant::BOOT };
+        ends(pod, Grant { term: Term { timeline: 1, number: 9 }, system_identifier: SYSTEM }, last)
+    }
+
+    #[test]
+    fn the_marker_or_the_end_of_the_container_of_the_last_term_is_a_proof() {
+        let marked = TermNote { withdrawn: true, ..note(7) };
+        for role in ["standby", "leader"] {
+            assert!(proves(&pod("b", role, Some(&marked), None)), "{role}");
+        }
+        let mut ended = pod("b", "leader", Some(&note(7)), Some("100"));
+        assert!(!proves(&ended), "it may go on");
+        ended.containers = vec![terminated("containerd://one", at(11))];
+        assert!(proves(&ended));
+    }
+
+    #[test]
+    fn nothing_else_is() {
+        let marked = TermNote { withdrawn: true, ..note(7) };
+        for (what, note) in [
+            ("never exported", TermNote { exported: false, ..marked.clone() }),
+            ("an earlier term", TermNote { withdrawn: true, ..note(6) }),
+            ("a later term", TermNote { withdrawn: true, ..note(8) }),
+            ("another timeline", TermNote { term: Term { timeline: 2, number: 7 }, ..marked.clone() }),
+            ("another server", TermNote { system_identifier: SYSTEM + 1, ..marked.clone() }),
+        ] {
+            assert!(!proves(&pod("b", "standby", Some(&note), None)), "{what}");
+        }
+        assert!(!proves(&pod("b", "standby", None, None)), "no annotation");
+        let mut unreadable = pod("b", "standby", None, None);
+        unreadable.note = Some(marked.to_string().replace("1/7", "1/7 "));
+        assert!(!proves(&unreadable), "an annotation that is none");
+        for (what, container) in [
+            ("another container", terminated("containerd://two", at(11))),
+            ("the end of the container was before the grant", terminated("containerd://one", at(9))),
+        ] {
+            let pod = PodState { containers: vec![container], ..pod("b", "leader", Some(&note(7)), None) };
+            assert!(!proves(&pod), "{what}");
+        }
+        let unknown = TermNote { container: None, ..note(7) };
+        let pod = PodState { containers: vec![terminated("", at(11))], ..pod("b", "leader", Some(&unknown), None) };
+        assert!(!proves(&pod), "the container is not known");
+    }
+
+    #[test]
+    fn a_grant_on_another_timeline_proves_nothing_of_terms_before_it() {
+        let marked = pod("b", "standby", Some(&TermNote { withdrawn: true, ..note(7) }), None);
+        let last = Sighting { term: Term { timeline: 1, number: 7 }, asked_at: BootInstant::BOOT };
+        let grant = Grant { term: Term { timeline: 2, number: 9 }, system_identifier: SYSTEM };
+        assert!(!ends(&marked, grant, last));
+    }
 }

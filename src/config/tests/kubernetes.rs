@@ -46,6 +46,7 @@ fn auto_is_on_where_pod_selector_and_service_account_are_there() {
             leader_deletion_cost: 100,
             request_timeout: std::time::Duration::from_secs(5),
             kubeconfig: None,
+            required: mode != "auto",
         };
         assert_eq!(on(&pod(mode, &[])), settings, "{mode}");
     }

@@ -1,9 +1,10 @@
-//! Requests and events against a server that does what a real one cannot be made to do, and the manifest.
+//! Requests and events against a server that does what a real one cannot be made to do, the manifest, and samples.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod events;
 mod rbac;
 mod requests;
+pub(super) mod samples;
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -35,3 +35,15 @@ async fn a_collector_has_the_identity_of_its_pod_and_reaches_the_api_server_wher
     labels.assert_no_contradiction();
     drop(second);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_finds_the_files_of_its_service_account_without_being_told() {
+    let (cluster, database) = (Cluster::new().await, queue_database().await);
+    let url = cluster.server().url();
+    let mut collector = cluster.collector_in_cluster(&url, "a", &database.url(), |_| {}).await;
+    let labels = Labels::watch(&cluster).await;
+    labels.wait("a leads", LIMIT, |roles| roles["a"].as_deref() == Some("leader")).await;
+    collector.sigterm();
+    assert!(collector.wait_exit(LIMIT).await.success());
+    eventually(LIMIT, "a has withdrawn", async || labels.leaders().is_empty()).await;
+}

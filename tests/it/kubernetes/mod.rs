@@ -1,14 +1,19 @@
 //! What the collector does in Kubernetes, on a real API server.
 
+mod agreement;
 mod answers;
 mod answers_to_patches;
 mod cluster;
 mod collector;
+mod drift;
+mod elect_only;
+mod events;
 mod labels;
 mod lifecycle;
 mod manifests;
 mod minutes;
 mod outage;
+mod panics;
 mod policy;
 mod proxy;
 mod random_faults;
@@ -16,6 +21,10 @@ mod refusals;
 mod replaced;
 mod replicas;
 mod server;
+mod stage;
+mod start;
+mod sweep;
+mod takeover;
 mod watches;
 
 /// Status of an answer of the API server.

@@ -8,12 +8,16 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::config::AuthInfo;
 use kube::{Api, Client, Error};
+use rustix::process::getuid;
 use serde_json::{Value, json};
 
 use super::Cluster;
 use super::cluster::{SERVICE_ACCOUNT, SETTLED, create};
 use super::pods::INSTANCE_SELECTOR;
 use crate::support::{Collector, Config, eventually};
+
+/// Where a kubelet mounts the files of a service account; `/var/run` leads to `/run`.
+const MOUNT: &str = "/run/secrets/kubernetes.io/serviceaccount";
 
 impl Cluster {
     /// A token as the kubelet mounts it into a Pod: it names the Pod, and dies with it.
@@ -119,11 +123,58 @@ impl Cluster {
         configure: impl FnOnce(&mut Config),
     ) -> Collector {
         let environment = self.environment(pod, url).await;
+        let collector = start(&environment, database_url, configure);
+        self.report_start(pod).await;
+        collector
+    }
+
+    /// As [`collector`](Self::collector), with a kubelet that has not told of the start yet.
+    pub(crate) async fn unreported_collector(
+        &self,
+        pod: &str,
+        database_url: &str,
+        configure: impl FnOnce(&mut Config),
+    ) -> Collector {
+        start(&self.environment(pod, &self.server().url()).await, database_url, configure)
+    }
+
+    /// As [`collector_at`](Self::collector_at), with a token that is bound to no Pod.
+    pub(crate) async fn unbound_collector_at(&self, url: &str, pod: &str, database_url: &str) -> Collector {
+        let environment = self.environment(pod, url).await;
+        self.write_token(pod, &self.unbound_token().await);
+        start(&environment, database_url, |_| {})
+    }
+
+    /// As [`collector_at`](Self::collector_at), with what a Pod has instead of a kubeconfig: the service account's
+    /// files where the kubelet mounts them, in a mount namespace of its own, and the address of the API server in the
+    /// environment. `kubernetes.mode` is the program's default.
+    pub(crate) async fn collector_in_cluster(
+        &self,
+        url: &str,
+        pod: &str,
+        database_url: &str,
+        configure: impl FnOnce(&mut Config),
+    ) -> Collector {
+        let [name, namespace, uid, _] = self.environment(pod, url).await;
+        let account = self.files.path().join(format!("{pod}.account"));
+        fs::create_dir_all(&account).unwrap();
+        fs::write(account.join("ca.crt"), self.server().authority().certificate()).unwrap();
+        fs::write(account.join("namespace"), self.namespace()).unwrap();
+        let (account, token) = (account.display().to_string(), self.token_file(pod).display().to_string());
+        let mount = format!(
+            "mount -t tmpfs tmpfs /run && mkdir -p {MOUNT} && ln -s {account}/* {MOUNT}/ && \
+             ln -s {token} {MOUNT}/token && exec \"$@\""
+        );
+        let port = url.rsplit(':').next().unwrap();
         Collector::start(database_url, |config| {
-            config.set("kubernetes.mode", "on").set("kubernetes.instance_selector", INSTANCE_SELECTOR);
-            for (name, value) in &environment {
-                config.env(name, value);
+            // Only root may mount without a user namespace around it.
+            let user: &[&str] = if getuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+            config.inside("unshare", &[user, &["--mount", "sh", "-c", &mount, "sh"]].concat());
+            config.set("kubernetes.instance_selector", INSTANCE_SELECTOR);
+            for (name, value) in [name, namespace, uid] {
+                config.env(name, &value);
             }
+            config.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").env("KUBERNETES_SERVICE_PORT", port);
             configure(config);
         })
     }
@@ -143,4 +194,14 @@ impl Cluster {
             ("KUBECONFIG", self.kubeconfig(pod, url).display().to_string()),
         ]
     }
+}
+
+fn start(environment: &[(&'static str, String)], database_url: &str, configure: impl FnOnce(&mut Config)) -> Collector {
+    Collector::start(database_url, |config| {
+        config.set("kubernetes.mode", "on").set("kubernetes.instance_selector", INSTANCE_SELECTOR);
+        for (name, value) in environment {
+            config.env(name, value);
+        }
+        configure(config);
+    })
 }

@@ -184,31 +184,39 @@ impl Drop for Labels {
 
 async fn record(pods: Api<Pod>, history: &Mutex<Vec<Change>>, begun: &CancellationToken) {
     let mut events = pin!(watcher(pods, watcher::Config::default()));
-    // Of a list that is not complete yet.
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
-        let mut history = history.lock().unwrap();
         match event {
-            Ok(Event::Apply(pod)) => applied(&mut history, &pod),
-            Ok(Event::Delete(pod)) => gone(&mut history, pod.metadata.name.as_deref().unwrap_or_default()),
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(pod)) => {
-                applied(&mut history, &pod);
-                listed.push(pod.metadata.name.unwrap_or_default());
-            }
-            Ok(Event::InitDone) => {
-                for pod in last(&history).into_keys().filter(|pod| !listed.contains(pod)) {
-                    gone(&mut history, &pod);
+            Ok(event) => {
+                if learn(&mut history.lock().unwrap(), &mut listed, event) {
+                    begun.cancel();
                 }
-                begun.cancel();
             }
-            Err(_) => {
-                drop(history);
-                // A server that restarts; the watcher begins again by itself.
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            // A server that restarts; the watcher begins again by itself.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
+}
+
+/// Adds an event to the history, and returns whether a list is complete with it. `listed` are the Pods of a list that
+/// is not.
+fn learn(history: &mut Vec<Change>, listed: &mut Vec<String>, event: Event<Pod>) -> bool {
+    match event {
+        Event::Apply(pod) => applied(history, &pod),
+        Event::Delete(pod) => gone(history, pod.metadata.name.as_deref().unwrap_or_default()),
+        Event::Init => listed.clear(),
+        Event::InitApply(pod) => {
+            applied(history, &pod);
+            listed.push(pod.metadata.name.unwrap_or_default());
+        }
+        Event::InitDone => {
+            for pod in last(history).into_keys().filter(|pod| !listed.contains(pod)) {
+                gone(history, &pod);
+            }
+            return true;
+        }
+    }
+    false
 }
 
 fn applied(history: &mut Vec<Change>, pod: &Pod) {
@@ -254,4 +262,24 @@ pub(crate) fn led(history: &[Change], pod: &str, from: Instant, until: Instant) 
 fn contradicts(carried: &Carried) -> bool {
     let term = carried.term.as_deref().and_then(|term| serde_json::from_str::<serde_json::Value>(term).ok());
     carried.leads() && term.is_some_and(|term| term["withdrawn"] == true)
+}
+
+#[test]
+fn a_pod_that_a_later_list_lacks_is_gone() {
+    let pod = |name: &str| Pod {
+        metadata: kube::api::ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
+        ..Pod::default()
+    };
+    let (mut history, mut listed) = (Vec::new(), Vec::new());
+    let mut learn = |event| learn(&mut history, &mut listed, event);
+    for event in [Event::Init, Event::InitApply(pod("a")), Event::InitApply(pod("b"))] {
+        assert!(!learn(event));
+    }
+    assert!(learn(Event::InitDone));
+    for event in [Event::Init, Event::InitApply(pod("a"))] {
+        assert!(!learn(event));
+    }
+    assert!(learn(Event::InitDone));
+    let seen: Vec<_> = history.iter().map(|change| (change.pod.as_str(), change.carried.is_some())).collect();
+    assert_eq!(seen, [("a", true), ("b", true), ("b", false)]);
 }

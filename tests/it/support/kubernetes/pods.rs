@@ -96,6 +96,22 @@ impl Cluster {
         .await
     }
 
+    /// Writes that the collector's container, if it runs, does so since now: a kubelet tells of a start after it.
+    pub(crate) async fn report_start(&self, name: &str) -> Pod {
+        self.update_container(name, |container| {
+            if let Some(running) = container.state.as_mut().and_then(|state| state.running.as_mut()) {
+                running.started_at = Some(now());
+            }
+        })
+        .await
+    }
+
+    /// Writes a status, such as a phase, over that of a Pod.
+    pub(crate) async fn merge_status(&self, name: &str, status: Value) -> Pod {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.pods().await.patch_status(name, &PatchParams::default(), &patch).await.unwrap()
+    }
+
     /// Deletes a Pod. With `force` it is gone at once; otherwise it stays, with a deletion timestamp, until a second
     /// call with `force`, as its kubelet makes one.
     pub(crate) async fn delete(&self, name: &str, force: bool) {
@@ -117,7 +133,7 @@ impl Cluster {
         self.pods().await.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
     }
 
-    async fn update_container(&self, name: &str, update: impl FnOnce(&mut ContainerStatus)) -> Pod {
+    pub(crate) async fn update_container(&self, name: &str, update: impl FnOnce(&mut ContainerStatus)) -> Pod {
         let mut status = self.get(name).await.unwrap().status.unwrap();
         let lists = [&mut status.init_container_statuses, &mut status.container_statuses];
         let container = lists.into_iter().flatten().flatten().find(|container| container.name == CONTAINER);

@@ -24,8 +24,8 @@ use super::Cluster;
 use super::cluster::{SETTLED, create};
 use crate::support::eventually;
 
-/// A webhook that sets labels and annotations on every Pod of a namespace whenever one is updated. Updates fail once
-/// it was dropped and not [removed](Self::remove).
+/// A webhook that sets labels and annotations on every Pod of a namespace whenever one is updated; `{count}` in a value
+/// is another number each time. Updates fail once it was dropped and not [removed](Self::remove).
 #[derive(Debug)]
 pub(crate) struct Webhook {
     configuration: String,
@@ -97,11 +97,11 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, sets: Arc<[Value; 2
 async fn answer(client: TcpStream, acceptor: TlsAcceptor, sets: Arc<[Value; 2]>, asked: Arc<AtomicUsize>) {
     let Ok(client) = acceptor.accept(client).await else { return };
     let service = service_fn(|request: Request<Incoming>| {
-        asked.fetch_add(1, Ordering::Relaxed);
+        let count = asked.fetch_add(1, Ordering::Relaxed);
         let sets = Arc::clone(&sets);
         async move {
             let body = request.collect().await.unwrap().to_bytes();
-            let review = review(&serde_json::from_slice(&body).unwrap(), &sets);
+            let review = review(&serde_json::from_slice(&body).unwrap(), &sets, count);
             let mut answer = Response::new(Full::<Bytes>::from(review.to_string()));
             let json = http::HeaderValue::from_static("application/json");
             answer.headers_mut().insert(http::header::CONTENT_TYPE, json);
@@ -112,13 +112,17 @@ async fn answer(client: TcpStream, acceptor: TlsAcceptor, sets: Arc<[Value; 2]>,
 }
 
 /// The answer to a review: the whole of the labels and annotations of its Pod with those that are set.
-fn review(review: &Value, [labels, annotations]: &[Value; 2]) -> Value {
+fn review(review: &Value, [labels, annotations]: &[Value; 2], count: usize) -> Value {
     let metadata = &review["request"]["object"]["metadata"];
-    let operation = |field: &str, set: &Value| {
-        let mut all = metadata[field].as_object().cloned().unwrap_or_default();
-        all.extend(set.as_object().unwrap().clone());
-        json!({"op": "add", "path": format!("/metadata/{field}"), "value": all})
-    };
+    let operation =
+        |field: &str, set: &Value| {
+            let mut all = metadata[field].as_object().cloned().unwrap_or_default();
+            let set = set.as_object().unwrap().iter();
+            all.extend(set.map(|(key, value)| {
+                (key.clone(), value.as_str().unwrap().replace("{count}", &count.to_string()).into())
+            }));
+            json!({"op": "add", "path": format!("/metadata/{field}"), "value": all})
+        };
     let patch = json!([operation("labels", labels), operation("annotations", annotations)]);
     json!({
         "kind": "AdmissionReview",
