@@ -52,7 +52,7 @@ pub(super) enum Happening {
 impl Happening {
     pub(super) fn random(random: &mut StdRng) -> Self {
         let replica = random.random_range(0..REPLICAS);
-        let some = random.random_bool(0.5).then_some(replica);
+        let some = random.random_bool(0.75).then_some(replica);
         let time = Duration::from_millis(random.random_range(100..2500));
         match random.random_range(0..17) {
             0 => Self::Cut(some, time),
