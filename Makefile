@@ -23,6 +23,9 @@ ADVISORIES ?=
 CHAOS_FAULTS ?= 300
 CHAOS_CLUSTERS ?= 4
 
+# How many random sequences of faults it tries on replicas in Kubernetes.
+KUBERNETES_SEQUENCES ?= 50
+
 # How often it tries each combination of a pooler's mode, size and load.
 POOLER_TRIALS ?= 50
 
@@ -51,9 +54,11 @@ test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest
 	done
 
 .PHONY: chaos
-chaos: ## Inject 300 random faults and probe every pooler 50 times; CHAOS_SEED=N repeats the faults, UPDATE_DOCS=1 writes docs/failover.*
+chaos: $(KUBE_APISERVER) $(ETCD) ## Inject 300 random faults, 50 times 8 into Kubernetes, and probe every pooler 50 times; CHAOS_SEED=N repeats the faults, UPDATE_DOCS=1 writes docs/failover.*
 	CHAOS_FAULTS=$(CHAOS_FAULTS) CHAOS_CLUSTERS=$(CHAOS_CLUSTERS) \
 		$(CARGO) test --locked --test chaos -- --nocapture random_faults
+	RETSU_TEST_KUBERNETES_SEQUENCES=$(KUBERNETES_SEQUENCES) \
+		$(CARGO) test --locked --test it -- --nocapture kubernetes::random_faults
 	RETSU_TEST_POOLER_TRIALS=$(POOLER_TRIALS) $(CARGO) test --locked --test it -- --nocapture poolers::a_
 
 .PHONY: model
