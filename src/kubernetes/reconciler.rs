@@ -189,7 +189,7 @@ impl Reconciler {
     /// Compares, and patches where there is a difference.
     async fn step(&mut self, desired: &Desired) -> Step {
         let Some(patch) = self.patch(desired) else {
-            self.settle();
+            self.settle(desired);
             return self.sweep(desired).await;
         };
         let drifted = self.known.own.as_ref().is_some_and(|own| own.role.as_deref() != Some(desired.role.as_str()))
@@ -283,12 +283,12 @@ impl Reconciler {
     }
 
     /// The Pod says what it should.
-    fn settle(&mut self) {
+    fn settle(&mut self, desired: &Desired) {
         let known = &mut self.known;
-        (known.settled, known.drifted, known.doubtful, known.complaint) = (Some(self.wanted), None, false, None);
+        (known.settled, known.drifted, known.doubtful, known.complaint) = (Some(*desired), None, false, None);
         known.failures = 0;
         self.tell(if self.known.yielded.is_some() { LabelState::Pending } else { LabelState::Set });
-        let ended = self.wanted.tenure.filter(|tenure| tenure.ended.is_some()).map(|tenure| tenure.term);
+        let ended = desired.tenure.filter(|tenure| tenure.ended.is_some()).map(|tenure| tenure.term);
         let told = Told { ended, ..Told::default() };
         self.told.send_if_modified(|last| std::mem::replace(last, told) != told);
     }

@@ -112,8 +112,12 @@ async fn what_somebody_else_has_written_since_is_not_overwritten() {
     cluster.set_label("a", "colour", Some("red")).await;
     a.proxy.release();
     wait_until_only(&labels, "a", &[], RIGHT).await;
-    let statuses: Vec<_> = a.patches_since(began).into_iter().map(|call| call.status).collect();
-    assert_eq!(statuses, [Some(409), Some(200)]);
+    // The watch may tell of a patch before its answer is in the journal.
+    support::eventually(LIMIT, "one patch fails, the next does not", async || {
+        let statuses: Vec<_> = a.patches_since(began).into_iter().map(|call| call.status).collect();
+        statuses == [Some(409), Some(200)]
+    })
+    .await;
     let pod = cluster.get("a").await.unwrap();
     assert_eq!(pod.metadata.labels.unwrap()["colour"], "red");
     assert_eq!(pod.metadata.annotations.unwrap()[TERM], note);
