@@ -218,6 +218,9 @@ impl Scene {
                 self.last(Heal::Grant, time);
             }
             Happening::Edit(replica, role) => {
+                if self.heals.iter().any(|(_, heal)| *heal == Heal::Remove(replica)) {
+                    return;
+                }
                 if role == Some("leader") {
                     self.excuse(replica, Duration::from_millis(2500));
                 }
