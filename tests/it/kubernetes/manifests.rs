@@ -43,7 +43,7 @@ async fn the_api_server_knows_every_field_of_every_manifest() {
         field_validation: Some(ValidationDirective::Strict),
         ..PatchParams::apply("test").force()
     };
-    for file in ["rbac.yaml", "leader-service.yaml", "elect-only.yaml"] {
+    for file in ["rbac.yaml", "leader-service.yaml", "sidecar.yaml"] {
         for mut object in objects(file) {
             assert_eq!(object["metadata"]["namespace"], "default", "{file}");
             object["metadata"]["namespace"] = cluster.namespace().into();
@@ -76,7 +76,7 @@ async fn the_leader_service_selects_the_leader_and_the_metrics_service_every_rep
 
 /// A Pod that the Deployment of the example makes, with the environment of its sidecar as far as that is in the file.
 fn replica_of_the_example() -> (PodTemplateSpec, Vec<(String, String)>) {
-    let deployment = object("elect-only.yaml", "whoami");
+    let deployment = object("sidecar.yaml", "worker");
     let template: PodTemplateSpec = serde_json::from_value(deployment["spec"]["template"].clone()).unwrap();
     let spec = template.spec.as_ref().unwrap();
     let [sidecar] = &spec.init_containers.as_ref().unwrap()[..] else { panic!("one sidecar") };
@@ -103,7 +103,7 @@ async fn the_example_of_electing_only_labels_one_pod_which_its_service_selects()
     // No table of Retsu is there.
     let (cluster, database) = (Cluster::new().await, support::database().await);
     let (template, environment) = replica_of_the_example();
-    let service = object("elect-only.yaml", "whoami-leader");
+    let service = object("sidecar.yaml", "worker-leader");
     assert!(
         !template.metadata.as_ref().unwrap().labels.as_ref().unwrap().contains_key(ROLE),
         "nobody is born a leader"
