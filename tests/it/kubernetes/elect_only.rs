@@ -6,6 +6,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams, ValidationDirective};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::stage::{LIMIT, SKIPPED, WAITING, note, terminate_holder, wait_for_leader};
@@ -15,7 +16,10 @@ use crate::support::{self, Collector, database, eventually};
 /// The Deployment of the manifest, in the namespace of a test.
 fn manifest(namespace: &str) -> Value {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/sidecar.yaml");
-    let mut deployment: Value = serde_yaml::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let documents = std::fs::read_to_string(file).unwrap();
+    // The second document is the Service.
+    let first = serde_yaml::Deserializer::from_str(&documents).next().unwrap();
+    let mut deployment = Value::deserialize(first).unwrap();
     deployment["metadata"]["namespace"] = namespace.into();
     deployment
 }

@@ -117,7 +117,7 @@ async fn leave(exit: Exit) {
     assert_eq!((carried.role.as_deref(), carried.cost.as_deref()), (Some("standby"), None), "{exit:?}");
     let marked: Value = serde_json::from_str(&carried.term.unwrap()).unwrap();
     assert_eq!((&marked["exported"], &marked["withdrawn"]), (&true.into(), &true.into()), "{exit:?}");
-    labels.assert_not_stale("a", withdrew, until, STALE);
+    labels.assert_not_stale("a", withdrew, until, STALE + DELAY);
     labels.assert_no_contradiction();
     let (marker, freed) = (marker(&api), locks.freed_by(pid).await);
     if exit.holds() {

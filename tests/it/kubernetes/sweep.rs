@@ -99,6 +99,7 @@ async fn a_label_that_somebody_put_on_a_sibling_is_taken_off_and_other_instances
     cluster.set_label("y", ROLE, Some("leader")).await;
     eventually(LIMIT, "it is swept again", async || value(&a, SWEPT).await == Some(3)).await;
     cluster.set_label("x", ROLE, Some("standby")).await;
+    eventually(LIMIT, "x is a standby", async || labels.now()["x"].as_deref() == Some("standby")).await;
     throughout(Duration::from_millis(500), "it stays", async || {
         labels.now()["x"].as_deref() == Some("standby") && labels.leaders() == ["a", "foreign"]
     })
@@ -136,13 +137,17 @@ async fn a_leader_leaves_the_label_to_a_later_term_until_that_is_gone() {
     assert_eq!(repairs_and_sweeps(&a).await, [0; 3], "neither a repair nor a sweep");
 
     // A later term that is over, and one of another server, are no reason.
-    for change in [json!({"withdrawn": true}), json!({"system": "7300000000000000001"})] {
+    for (swept, change) in
+        [json!({"withdrawn": true}), json!({"system": "7300000000000000001"})].into_iter().enumerate()
+    {
         let mut over = note.clone();
         over.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         cluster.set_annotation("x", TERM, Some(&over.to_string())).await;
         cluster.set_label("x", ROLE, Some("leader")).await;
-        wait_for_leader(&labels, "a").await;
-        eventually(LIMIT, "x is swept", async || labels.carried()["x"].role.is_none()).await;
+        let sweeps = swept as u64 + 1;
+        eventually(LIMIT, "x is swept", async || value(&a, SWEPT).await == Some(sweeps)).await;
+        eventually(LIMIT, "x has no label", async || labels.carried()["x"].role.is_none()).await;
+        assert_eq!(labels.leaders(), ["a"]);
     }
     assert_eq!(repairs_and_sweeps(&a).await, [0, 0, 2]);
     assert_eq!(a.count_in_log("this one leaves the label to it"), 1);
