@@ -265,7 +265,9 @@ impl Reconciler {
             }
             _ => {}
         }
-        if let (Refused | Invalid | NotFound, Some(tenure)) = (error.kind, self.wanted.tenure) {
+        // Only of the end: what was refused before may be permitted by then.
+        let ended = self.wanted.tenure.filter(|tenure| tenure.ended.is_some());
+        if let (Refused | Invalid | NotFound, Some(tenure)) = (error.kind, ended) {
             self.told.send_if_modified(|told| told.refused.replace(tenure.term) != Some(tenure.term));
         }
         self.tell(match error.kind {

@@ -30,7 +30,7 @@ pub(super) struct Witness {
 pub(super) struct Told {
     /// The last term that is over, and of which the Pod says so.
     pub(super) ended: Option<Term>,
-    /// The term of which the Pod could not be made to say what it should, because the server refuses.
+    /// The last term that is over, when the Pod could not be made to say so because the server refuses.
     pub(super) refused: Option<Term>,
     /// Whether the Pod is another one.
     pub(super) replaced: bool,
