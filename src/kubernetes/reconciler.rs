@@ -106,7 +106,7 @@ impl Reconciler {
                 desired.role = Role::Standby;
             }
             let step = if !self.known.current || self.known.read_due.is_none_or(|due| Instant::now() >= due) {
-                self.read(&desired).await
+                Box::pin(self.read(&desired)).await
             } else {
                 self.step(&desired).await
             };
