@@ -57,6 +57,8 @@ pub struct Timing {
     collection_interval: Duration,
     /// The longest fence among the own one and those that others were seen to advertise.
     longest_fence: Duration,
+    /// The shortest one among them.
+    shortest_fence: Duration,
     /// How long a leader that stops may keep the lock after its withdrawal.
     hand_over: Duration,
 }
@@ -74,6 +76,7 @@ impl Timing {
             refresh_timeout: settings.refresh_timeout,
             collection_interval: settings.collection_interval,
             longest_fence: settings.lease.fence,
+            shortest_fence: settings.lease.fence,
             hand_over: Duration::ZERO,
         };
         let violations = rules::violations(&timing);
@@ -110,6 +113,7 @@ impl Timing {
     pub fn saw(&mut self, fence: Duration) -> bool {
         let longer = fence > self.longest_fence;
         self.longest_fence = fence.max(self.longest_fence);
+        self.shortest_fence = fence.min(self.shortest_fence);
         longer
     }
 
@@ -122,10 +126,11 @@ impl Timing {
     /// Whether nobody who was granted the lock between `seen`, before an attempt was sent that another holder made
     /// fail, and `granted`, the receipt of the own grant, can have served a whole take-over wait in between.
     ///
-    /// Only known while every fence that was seen is the own one.
+    /// With a shorter fence than the own one another waits for that long only. Never known when a longer one was seen:
+    /// those who have it may go by an older sighting than this process would.
     #[must_use]
     pub fn excludes_between(&self, seen: BootInstant, granted: BootInstant) -> bool {
-        self.longest_fence == self.lease.fence && granted.saturating_since(seen) < self.lease.fence
+        self.longest_fence == self.lease.fence && granted.saturating_since(seen) < self.shortest_fence
     }
 
     /// How long after the receipt of the grant a new leader serves nothing: the longest fence among its own and

@@ -72,8 +72,9 @@ impl Desired {
         if tenure.ended.is_some() && marked && last.is_none() {
             return None;
         }
-        // The container of a term stays the same, also when the kubelet does not name it any more.
-        let known = last.and_then(|note| note.container);
+        // The container of a term stays the same, also when the kubelet does not name it any more. One that has ended
+        // never was that of this process, which goes on.
+        let known = last.and_then(|note| note.container).filter(|id| !own.has_ended(id));
         let text = TermNote::new(&tenure, known.as_deref().or(container)).to_string();
         (own.note.as_ref() != Some(&text)).then_some(text)
     }
@@ -132,7 +133,7 @@ fn escaped(key: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::super::tests::samples::{SYSTEM, note, pod, settings, tenure};
+    use super::super::tests::samples::{SYSTEM, at, note, pod, settings, tenure, terminated};
     use super::*;
     use crate::election::Term;
 
@@ -252,6 +253,11 @@ mod tests {
         // A status that does not name it any more, or another one, does not take the name away.
         assert_eq!(text(&pod("a", "leader", Some(&note(7)), Some("100")), Some("containerd://other")), None);
         assert_eq!(text(&pod("a", "leader", Some(&note(7)), Some("100")), None), None);
+        // What the kubelet says has ended was never that of this process: its status was late, and the clock set back.
+        let ended = |own: PodState| PodState { containers: vec![terminated("containerd://one", at(20))], ..own };
+        let two = Some("containerd://two");
+        assert_eq!(text(&ended(pod("a", "leader", Some(&note(7)), Some("100"))), two), Some(two.map(str::to_owned)));
+        assert_eq!(text(&ended(pod("a", "leader", Some(&note(7)), Some("100"))), None), Some(None));
         // That of an earlier term in this Pod was another one.
         assert_eq!(text(&pod("a", "leader", Some(&note(6)), Some("100")), None), Some(None));
     }

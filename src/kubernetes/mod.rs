@@ -18,6 +18,7 @@ mod note;
 mod outage;
 mod pod;
 mod reconciler;
+mod repairs;
 mod report;
 mod request_error;
 mod requests;

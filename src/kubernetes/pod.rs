@@ -76,6 +76,11 @@ impl PodState {
         (*since + GRANULARITY >= started).then_some(id)
     }
 
+    /// Whether the kubelet says that the container `id` has ended.
+    pub(super) fn has_ended(&self, id: &str) -> bool {
+        self.containers.iter().flat_map(|container| &container.terminated).any(|(terminated, _)| terminated == id)
+    }
+
     /// Whether the kubelet says that the container of `note` has ended, after the note's term was granted: the
     /// process has gone, and the term with it.
     pub(super) fn has_terminated(&self, note: &TermNote) -> bool {

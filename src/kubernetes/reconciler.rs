@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::backoff::pause;
 use super::label::Desired;
 use super::pod::PodState;
+use super::repairs::Repairs;
 use super::report::{Denied, LabelReport, LabelState};
 use super::request_error::{RequestError, RequestErrorKind};
 use super::requests::Requests;
@@ -68,10 +69,12 @@ pub(super) struct Known {
     watched: bool,
     /// When the own Pod is read again, whatever the watch says; `None` for now.
     read_due: Option<Instant>,
-    /// What was wanted when the Pod was last seen to agree.
+    /// What the Pod was last seen to agree with.
     settled: Option<Desired>,
     /// Since when somebody else's role label is seen.
     drifted: Option<BootInstant>,
+    /// What was set again although it had been right.
+    repairs: Repairs,
     /// The term whose withdrawal marker was sent, whatever became of it.
     marked: Option<Term>,
     /// Failures in a row.
@@ -84,6 +87,8 @@ pub(super) struct Known {
     pub(super) swept: Option<(String, Option<String>)>,
     /// Sweeps in a row that the API did not answer.
     pub(super) failed_sweeps: u32,
+    /// Labels that were taken off.
+    pub(super) sweeps: Repairs,
 }
 
 impl Reconciler {
@@ -101,7 +106,7 @@ impl Reconciler {
                 desired.role = Role::Standby;
             }
             let step = if !self.known.current || self.known.read_due.is_none_or(|due| Instant::now() >= due) {
-                self.read(&desired).await
+                Box::pin(self.read(&desired)).await
             } else {
                 self.step(&desired).await
             };
@@ -192,9 +197,17 @@ impl Reconciler {
             self.settle(desired);
             return self.sweep(desired).await;
         };
-        let drifted = self.known.own.as_ref().is_some_and(|own| own.role.as_deref() != Some(desired.role.as_str()))
-            && self.known.settled.is_some_and(|settled| settled.role == desired.role);
-        self.known.drifted = drifted.then(|| self.known.drifted.unwrap_or_else(BootInstant::now));
+        let (own, settled) = (self.known.own.as_ref(), self.known.settled);
+        let differs = own.is_some_and(|own| own.role.as_deref() != Some(desired.role.as_str()));
+        let drifted = differs && settled.is_some_and(|settled| settled.role == desired.role);
+        // Also after the label was left to another Pod.
+        let restored = drifted || differs && settled.is_some_and(|settled| settled.tenure == desired.tenure);
+        self.known.drifted = restored.then(|| self.known.drifted.unwrap_or_else(BootInstant::now));
+        let undone = settled == Some(*desired);
+        let pause = self.known.repairs.wait(Instant::now(), rand::random());
+        if undone && pause > Duration::ZERO {
+            return Step::Backoff(pause);
+        }
         if let Some(seen) = self.known.drifted.filter(|_| desired.role == Role::Leader) {
             // Whoever took the label may have known that the lease is over, or have a later term.
             if !self.proved_after(seen).await {
@@ -219,12 +232,18 @@ impl Reconciler {
         match result {
             Ok(pod) => {
                 let own = PodState::of(&pod, &self.settings);
+                let now = Instant::now();
+                if undone {
+                    self.known.repairs.made(now);
+                }
                 if drifted && !self.known.doubtful && own.role.as_deref() == Some(desired.role.as_str()) {
                     self.metrics.repaired(desired.role);
-                    tracing::warn!(
-                        role = desired.role.as_str(),
-                        "the label of this Pod had been changed, and is set again"
-                    );
+                    if self.known.repairs.tells(now) {
+                        tracing::warn!(
+                            role = desired.role.as_str(),
+                            "the label of this Pod had been changed, and is set again"
+                        );
+                    }
                 }
                 self.known.found(own);
                 // Somebody else in the way of the patch may have changed it.
@@ -265,7 +284,9 @@ impl Reconciler {
             }
             _ => {}
         }
-        if let (Refused | Invalid | NotFound, Some(tenure)) = (error.kind, self.wanted.tenure) {
+        // Only of the end: what was refused before may be permitted by then.
+        let ended = self.wanted.tenure.filter(|tenure| tenure.ended.is_some());
+        if let (Refused | Invalid | NotFound, Some(tenure)) = (error.kind, ended) {
             self.told.send_if_modified(|told| told.refused.replace(tenure.term) != Some(tenure.term));
         }
         self.tell(match error.kind {

@@ -8,6 +8,7 @@ use kube::api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::core::ObjectList;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
+use serde::de::Error as _;
 use serde_json::Value;
 
 use super::calls::Calls;
@@ -42,7 +43,7 @@ impl Requests {
     ///
     /// Any [`RequestError`].
     pub(super) async fn get(&self, name: &str) -> Result<Pod, RequestError> {
-        self.calls.run("get", PODS, self.pods.get(name)).await
+        self.calls.run("get", PODS, whole(self.pods.get(name))).await
     }
 
     /// The Pods as they are now, not older than the request, with the resourceVersion of the list.
@@ -72,11 +73,11 @@ impl Requests {
     pub(super) async fn json_patch(&self, name: &str, operations: Value) -> Result<Pod, RequestError> {
         let operations = serde_json::from_value(operations).map_err(kube::Error::SerdeError);
         let request = async { self.pods.patch(name, &manager(), &Patch::Json::<()>(operations?)).await };
-        self.calls.run("patch", PODS, request).await
+        self.calls.run("patch", PODS, whole(request)).await
     }
 
     async fn patch(&self, name: &str, patch: &Patch<&Value>) -> Result<Pod, RequestError> {
-        self.calls.run("patch", PODS, self.pods.patch(name, &manager(), patch)).await
+        self.calls.run("patch", PODS, whole(self.pods.patch(name, &manager(), patch))).await
     }
 
     /// The Pods and every change of them, without end: a list, then what happens after it, and again from the list
@@ -107,6 +108,17 @@ impl Requests {
         let error = RequestError::unreadable("list", PODS, "the list has no resourceVersion");
         self.calls.failed(&error);
         error
+    }
+}
+
+/// The answer to `request`. Any JSON object can be read as a Pod; one without a uid is none of the API server's, and
+/// says nothing of the Pod.
+async fn whole(request: impl Future<Output = kube::Result<Pod>>) -> kube::Result<Pod> {
+    let pod = request.await?;
+    if pod.metadata.uid.is_some() {
+        Ok(pod)
+    } else {
+        Err(kube::Error::SerdeError(serde_json::Error::custom("a Pod without a uid")))
     }
 }
 

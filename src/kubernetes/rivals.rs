@@ -1,5 +1,9 @@
 //! Other Pods with the leader label: which of the two keeps it.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::backoff::pause;
 use super::label::{Desired, superior, sweep_patch};
 use super::reconciler::{Reconciler, Step};
@@ -43,12 +47,20 @@ impl Reconciler {
             // The watch has not told of it yet.
             return Step::Settled;
         }
+        let wait = self.known.sweeps.wait(Instant::now(), rand::random());
+        if wait > Duration::ZERO {
+            return Step::Backoff(wait);
+        }
         let (requests, patch) = (self.requests.clone(), sweep_patch(&other, &self.settings));
         match self.unless_changed(requests.json_patch(&other.name, patch)).await {
             None => return Step::Again,
             Some(Ok(_)) => {
                 self.metrics.swept();
-                tracing::warn!(pod = other.name, "the leader label was taken off another Pod");
+                let now = Instant::now();
+                self.known.sweeps.made(now);
+                if self.known.sweeps.tells(now) {
+                    tracing::warn!(pod = other.name, "the leader label was taken off another Pod");
+                }
             }
             Some(Err(error)) if error.kind.is_outage() || error.kind == RequestErrorKind::Denied => {
                 let pause = pause(self.known.failed_sweeps, error.wait(), rand::random());

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
+use super::backoff::pause;
 use super::label::claim_patch;
 use super::pod::PodState;
 use super::requests::Requests;
@@ -28,7 +30,7 @@ pub(super) struct Witness {
 pub(super) struct Told {
     /// The last term that is over, and of which the Pod says so.
     pub(super) ended: Option<Term>,
-    /// The term of which the Pod could not be made to say what it should, because the server refuses.
+    /// The last term that is over, when the Pod could not be made to say so because the server refuses.
     pub(super) refused: Option<Term>,
     /// Whether the Pod is another one.
     pub(super) replaced: bool,
@@ -38,14 +40,15 @@ impl Platform for Witness {
     fn predecessors_ended(&self, grant: Grant, last: Sighting) -> BoxFuture<'static, ()> {
         let (settings, requests, mut view) = (Arc::clone(&self.settings), self.requests.clone(), self.view.clone());
         async move {
+            let mut failures = 0;
             loop {
                 let ended =
                     view.borrow_and_update().others(&settings.pod.uid).find(|pod| ends(pod, grant, last)).cloned();
                 if let Some(pod) = ended {
                     // Whoever takes the note may use it, and nobody after that: a leader that has skipped its wait
                     // leaves no proof of an end behind but its own.
-                    match requests.json_patch(&pod.name, claim_patch(&pod, &settings)).await {
-                        Ok(_) => {
+                    let asked = match requests.json_patch(&pod.name, claim_patch(&pod, &settings)).await {
+                        Ok(answer) if PodState::of(&answer, &settings).note.is_none() => {
                             tracing::info!(
                                 predecessor = pod.name,
                                 term = %last.term,
@@ -53,10 +56,18 @@ impl Platform for Witness {
                             );
                             return;
                         }
+                        Ok(_) => {
+                            tracing::debug!(predecessor = pod.name, "the end of the last holder was put back");
+                            None
+                        }
                         Err(error) => {
                             tracing::debug!(%error, predecessor = pod.name, "the end of the last holder proves nothing");
+                            error.wait()
                         }
-                    }
+                    };
+                    // Not sooner, whatever happens to Pods meanwhile.
+                    sleep(pause(failures, asked, rand::random())).await;
+                    failures = failures.saturating_add(1);
                 }
                 if view.changed().await.is_err() {
                     return std::future::pending().await;

@@ -196,6 +196,20 @@ fn the_wait_is_the_longer_fence_with_the_drift_rounded_up() {
 }
 
 #[test]
+fn nobody_can_have_waited_unseen_for_less_than_the_shortest_fence_that_was_seen() {
+    let (seen, millis) = (BootInstant::BOOT + Duration::from_secs(100), Duration::from_millis);
+    let within = |timing: &Timing, age| timing.excludes_between(seen, seen + millis(age));
+    let mut timing = timing();
+    assert!(within(&timing, 2999) && !within(&timing, 3000));
+    timing.saw(millis(3000));
+    assert!(within(&timing, 2999));
+    timing.saw(millis(1000));
+    assert!(within(&timing, 999) && !within(&timing, 1000), "with that fence another waits for a second only");
+    timing.saw(millis(3001));
+    assert!(!within(&timing, 0), "those with a longer fence may believe an older sighting");
+}
+
+#[test]
 fn a_fence_counts_from_the_instant_before_the_proof_was_sent() {
     let sent = BootInstant::BOOT + Duration::from_secs(100);
     assert_eq!(timing().fence_after(sent), sent + Duration::from_secs(3));

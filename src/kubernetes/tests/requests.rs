@@ -72,6 +72,24 @@ async fn a_request_without_an_answer_or_with_half_of_one_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_that_is_no_pod_of_a_server_is_no_answer() {
+    let (requests, _, _) = requests(|number, _| async move {
+        answer(200, ["{}", r#"{"message":"maintenance"}"#, r#"{"kind":"Pod","apiVersion":"v1"}"#][number % 3])
+    });
+    for _ in 0..3 {
+        let patch = serde_json::json!({});
+        let answers = [
+            requests.get("pod-a").await,
+            requests.merge("pod-a", &patch).await,
+            requests.json_patch("pod-a", serde_json::json!([])).await,
+        ];
+        for answer in answers {
+            assert_eq!(answer.unwrap_err().kind, RequestErrorKind::Unreadable);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_list_and_the_beginning_of_a_watch_have_a_deadline_too() {
     let (requests, _, counted) = requests(|number, target| async move {
         match number {

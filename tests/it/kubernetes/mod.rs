@@ -25,6 +25,7 @@ mod stage;
 mod start;
 mod sweep;
 mod takeover;
+mod undone;
 mod watches;
 
 /// Status of an answer of the API server.

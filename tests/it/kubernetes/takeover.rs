@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::stage::{Holder, LIMIT, SKIPPED, WAITING, agreement, note_of_seven, value};
 use crate::support::keys::RETRY;
-use crate::support::kubernetes::{ApiProxy, Call, Cluster, Fault, ROLE, TERM};
+use crate::support::kubernetes::{ApiProxy, Call, Cluster, Fault, ROLE, TERM, Webhook};
 use crate::support::{self, Collector, History, eventually, throughout};
 
 const FENCE: Duration = Duration::from_secs(3);
@@ -276,4 +276,40 @@ async fn one_occasion_is_a_burst_of_five_attempts_and_a_second_has_one_burst() {
     assert!(attempts().await >= 6 + 5, "not tried again");
     let tried = attempts().await;
     eventually(LIMIT, "polling goes on", async || attempts().await > tried).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_annotation_that_is_put_back_when_it_is_claimed_proves_nothing() {
+    let stage = Stage::set(1.0).await;
+    stage.annotate(json!({"withdrawn": true})).await;
+    let mut note = stage.note.clone();
+    note["withdrawn"] = true.into();
+    let _webhook = Webhook::start(&stage.cluster, &[], &[(TERM, &note.to_string())]).await;
+    let (took, b, _cluster) = stage.hand_over().await;
+    assert!(took >= FENCE, "b exported {took:?} after the lock was free");
+    assert_eq!(b.count_in_log(SKIPPED), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_fails_is_not_repeated_for_everything_that_happens_to_pods() {
+    let stage = Stage::set(1.0).await;
+    stage.api.inject(is_claim, Fault::Status(500));
+    stage.annotate(json!({"withdrawn": true})).await;
+    let Stage { cluster, api, holder, b, .. } = stage;
+    cluster.pod("c").await;
+    holder.release().await;
+    let exports = async {
+        eventually(LIMIT, "b exports", async || b.exports().await).await;
+    };
+    let flaps = async {
+        for count in 0_u64.. {
+            cluster.set_annotation("c", "count", Some(&count.to_string())).await;
+        }
+    };
+    tokio::select! {
+        () = exports => {}
+        () = flaps => {}
+    }
+    let claims = api.count(is_claim);
+    assert!((1..=10).contains(&claims), "{claims} claims in one wait");
 }
