@@ -85,12 +85,13 @@ fn is_of(note: &TermNote, tenure: &Tenure) -> bool {
 }
 
 /// The Pod, if any, to which a leader of `tenure` yields the label: it carries the label as well, and a higher term of
-/// the same server. The server decides between the two; until it has, the later one is reached.
+/// the same server. The server decides between the two; until it has, the later one is reached. No Service reaches a Pod
+/// that is not ready.
 pub(super) fn superior<'a>(tenure: &Tenure, others: impl Iterator<Item = &'a PodState>) -> Option<&'a PodState> {
     let higher = |note: TermNote| {
         note.system_identifier == tenure.system_identifier && note.term > tenure.term && !note.withdrawn
     };
-    others.into_iter().find(|other| other.is_leader() && other.note().is_some_and(higher))
+    others.into_iter().find(|other| other.is_leader() && !other.unready && other.note().is_some_and(higher))
 }
 
 /// The JSON patch that takes the leader label off `other`, with its term and deletion cost, if it still carries it.
@@ -276,6 +277,10 @@ mod tests {
         ] {
             assert!(!yields(&pod("b", "leader", Some(&note), None)), "{note}");
         }
+        assert!(
+            !yields(&PodState { unready: true, ..pod("b", "leader", Some(&note(8)), None) }),
+            "it is gone for Services"
+        );
         assert!(!yields(&pod("b", "standby", Some(&note(8)), None)) && !yields(&pod("b", "leader", None, None)));
     }
 

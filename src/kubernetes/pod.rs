@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
 
 use super::note::TermNote;
@@ -24,6 +24,8 @@ pub(super) struct PodState {
     pub(super) note: Option<String>,
     /// Text of the deletion cost.
     pub(super) cost: Option<String>,
+    /// Whether the kubelet, or who watches over its node, says that the Pod is not ready: no Service leads to it.
+    pub(super) unready: bool,
     pub(super) containers: Vec<ContainerState>,
 }
 
@@ -50,6 +52,7 @@ impl PodState {
             role: pod.labels().get(&settings.role_label).cloned(),
             note: pod.annotations().get(&settings.term_annotation).cloned(),
             cost: pod.annotations().get(DELETION_COST).cloned(),
+            unready: pod.status.iter().flat_map(|status| status.conditions.iter().flatten()).any(is_unready),
             containers: statuses.map(ContainerState::of).collect(),
         }
     }
@@ -88,6 +91,10 @@ impl PodState {
         let ended = |(terminated, at): &(String, SystemTime)| terminated == id && *at > note.granted;
         self.containers.iter().any(|container| container.terminated.iter().any(ended))
     }
+}
+
+fn is_unready(condition: &PodCondition) -> bool {
+    condition.type_ == "Ready" && condition.status != "True"
 }
 
 impl ContainerState {
@@ -142,6 +149,15 @@ mod tests {
         })
     }
 
+    #[test]
+    fn a_pod_is_unready_when_its_condition_says_anything_but_true() {
+        for (ready, unready) in [("True", false), ("False", true), ("Unknown", true)] {
+            let conditions = json!([{"type": "Initialized", "status": "False"}, {"type": "Ready", "status": ready}]);
+            assert_eq!(pod(json!({ "conditions": conditions })).unready, unready, "{ready}");
+        }
+        assert!(!pod(json!({})).unready, "nothing is said of it yet");
+    }
+
     fn time(seconds: u64) -> String {
         humantime::format_rfc3339_seconds(at(seconds)).to_string()
     }
@@ -173,6 +189,7 @@ mod tests {
             role: Some("leader".into()),
             note: Some("text".into()),
             cost: Some("100".into()),
+            unready: false,
             containers: vec![of("worker", ("c://w", 3), &[]), of("retsu-collector", ("c://2", 8), &[("c://1", 7)])],
         };
         assert_eq!(read, wanted);

@@ -48,6 +48,7 @@ pub(in crate::kubernetes) fn pod(name: &str, role: &str, note: Option<&TermNote>
         role: Some(role.into()),
         note: note.map(ToString::to_string),
         cost: cost.map(str::to_owned),
+        unready: false,
         containers: Vec::new(),
     }
 }
