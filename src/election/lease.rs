@@ -22,7 +22,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease that opens at `opens` or [earlier](Self::open) and, unless it is proved again, ends at `fence`.
+    /// A lease that opens at `opens` or earlier and, unless it is proved again, ends at `fence`.
     #[must_use]
     pub const fn new(opens: BootInstant, fence: BootInstant) -> Self {
         Self {
