@@ -87,6 +87,8 @@ pub(super) struct Known {
     pub(super) swept: Option<(String, Option<String>)>,
     /// Sweeps in a row that the API did not answer.
     pub(super) failed_sweeps: u32,
+    /// When the next sweep may be tried; `None` for now.
+    pub(super) sweep_due: Option<Instant>,
     /// Labels that were taken off.
     pub(super) sweeps: Repairs,
 }
@@ -112,7 +114,7 @@ impl Reconciler {
             };
             let (until, settled) = match step {
                 Step::Again => continue,
-                Step::Settled => (self.known.read_due.unwrap_or_else(Instant::now), true),
+                Step::Settled => (self.known.next_due(), true),
                 Step::Backoff(pause) => (Instant::now() + pause, false),
                 Step::Replaced => {
                     self.replaced();
@@ -363,6 +365,11 @@ impl Reconciler {
 }
 
 impl Known {
+    /// When there is something to do again though nothing changes.
+    fn next_due(&self) -> Instant {
+        [self.read_due, self.sweep_due].into_iter().flatten().min().unwrap_or_else(Instant::now)
+    }
+
     fn found(&mut self, own: PodState) {
         self.own = Some(own);
         self.current = true;

@@ -1,7 +1,5 @@
 //! Other Pods with the leader label: which of the two keeps it.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::backoff::pause;
@@ -39,7 +37,7 @@ impl Reconciler {
             rival.filter(|_| desired.role == Role::Leader && view.is_complete()).cloned()
         };
         let Some(other) = other else {
-            (self.known.swept, self.known.failed_sweeps) = (None, 0);
+            (self.known.swept, self.known.failed_sweeps, self.known.sweep_due) = (None, 0, None);
             return Step::Settled;
         };
         let version = Some((other.uid.clone(), other.resource_version.clone()));
@@ -47,9 +45,12 @@ impl Reconciler {
             // The watch has not told of it yet.
             return Step::Settled;
         }
-        let wait = self.known.sweeps.wait(Instant::now(), rand::random());
-        if wait > Duration::ZERO {
-            return Step::Backoff(wait);
+        // The own label is looked at meanwhile.
+        let now = Instant::now();
+        let due = self.known.sweep_due.take().unwrap_or_else(|| now + self.known.sweeps.wait(now, rand::random()));
+        if due > now {
+            self.known.sweep_due = Some(due);
+            return Step::Settled;
         }
         let (requests, patch) = (self.requests.clone(), sweep_patch(&other, &self.settings));
         match self.unless_changed(requests.json_patch(&other.name, patch)).await {
@@ -65,7 +66,8 @@ impl Reconciler {
             Some(Err(error)) if error.kind.is_outage() || error.kind == RequestErrorKind::Denied => {
                 let pause = pause(self.known.failed_sweeps, error.wait(), rand::random());
                 self.known.failed_sweeps = self.known.failed_sweeps.saturating_add(1);
-                return Step::Backoff(pause);
+                self.known.sweep_due = Some(Instant::now() + pause);
+                return Step::Settled;
             }
             // It has changed since it was read, or has gone.
             Some(Err(_)) => {}

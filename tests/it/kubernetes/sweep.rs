@@ -10,10 +10,13 @@ use serde_json::{Value, json};
 use super::stage::{
     LIMIT, SKIPPED, WAITING, leader_and_standby, note_of_seven, repairs_and_sweeps, value, wait_for_leader,
 };
-use crate::support::kubernetes::{COST, Cluster, Labels, ROLE, TERM};
+use crate::support::kubernetes::{ApiProxy, COST, Call, Carried, Change, Cluster, Fault, Labels, ROLE, TERM};
 use crate::support::{self, Collector, History, eventually, throughout};
 
 const FENCE: Duration = Duration::from_secs(3);
+
+/// Within which a changed label is right again.
+const REPAIRED: Duration = Duration::from_secs(2);
 
 const HELD: &str = "retsu_collector_election_attempts_total{outcome=\"held\"}";
 
@@ -106,6 +109,25 @@ async fn a_label_that_somebody_put_on_a_sibling_is_taken_off_and_other_instances
     .await;
     assert_eq!(cluster.get("foreign").await.unwrap().metadata.resource_version, untouched);
     assert_eq!(repairs_and_sweeps(&a).await, [0, 0, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_that_is_refused_does_not_keep_the_own_label_from_its_repair() {
+    let (cluster, database) = (Cluster::new().await, support::queue_database().await);
+    cluster.pod("x").await;
+    let labels = Labels::watch(&cluster).await;
+    let api = ApiProxy::start(cluster.server()).await;
+    let _a = cluster.collector_at(&api.url(), "a", &database.url(), |_| {}).await;
+    wait_for_leader(&labels, "a").await;
+    let sweeps = |call: &Call| call.is("patch", "pods") && call.name.as_deref() == Some("x");
+    api.inject(sweeps, Fault::Status(403));
+    cluster.set_label("x", ROLE, Some("leader")).await;
+    eventually(LIMIT, "the sweep is refused", async || api.count(sweeps) > 0).await;
+    let removed = Instant::now();
+    cluster.set_label("a", ROLE, None).await;
+    let leads = |change: &Change| change.pod == "a" && change.carried.as_ref().is_some_and(Carried::leads);
+    let repaired = labels.wait_for("a has its label again", LIMIT, removed, leads).await.at - removed;
+    assert!(repaired < REPAIRED, "{repaired:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
