@@ -7,7 +7,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 
 use super::replicas::{LIMIT, RIGHT, Replica, is_patch, leader_and_standby, step_down, wait_until_only};
-use crate::support::kubernetes::{COST, Call, Cluster, Fault, Labels, ROLE, TERM};
+use crate::support::kubernetes::{COST, Call, Cluster, Fault, GRANTED, Labels, ROLE, TERM};
 use crate::support::{self, eventually, throughout};
 
 /// Within this time after a permission is given, it is used.
@@ -90,15 +90,7 @@ async fn start_without(verb: &'static str, resource: &'static str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_refused_verb_is_named_once_does_not_stop_the_leader_and_is_used_when_it_is_given() {
-    let verbs = [
-        ("get", "pods"),
-        ("list", "pods"),
-        ("watch", "pods"),
-        ("patch", "pods"),
-        ("create", "events"),
-        ("patch", "events"),
-    ];
-    join_all(verbs.map(|(verb, resource)| start_without(verb, resource))).await;
+    join_all(GRANTED.map(|(verb, resource)| start_without(verb, resource))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -25,7 +25,7 @@ pub(super) const SETTLED: Duration = Duration::from_secs(20);
 pub(super) const SERVICE_ACCOUNT: &str = "retsu-collector";
 
 /// What the collector is allowed: verb and resource.
-const GRANTED: [(&str, &str); 6] = [
+pub(crate) const GRANTED: [(&str, &str); 6] = [
     ("get", "pods"),
     ("list", "pods"),
     ("watch", "pods"),
