@@ -81,15 +81,19 @@ impl PodState {
 
     /// Whether the kubelet says that the container `id` has ended.
     pub(super) fn has_ended(&self, id: &str) -> bool {
-        self.containers.iter().flat_map(|container| &container.terminated).any(|(terminated, _)| terminated == id)
+        self.ends(id).next().is_some()
     }
 
     /// Whether the kubelet says that the container of `note` has ended, after the note's term was granted: the
     /// process has gone, and the term with it.
     pub(super) fn has_terminated(&self, note: &TermNote) -> bool {
-        let Some(id) = &note.container else { return false };
-        let ended = |(terminated, at): &(String, SystemTime)| terminated == id && *at > note.granted;
-        self.containers.iter().any(|container| container.terminated.iter().any(ended))
+        note.container.as_ref().is_some_and(|id| self.ends(id).any(|at| at > note.granted))
+    }
+
+    /// When the container `id` ended, as often as the kubelet says so.
+    fn ends(&self, id: &str) -> impl Iterator<Item = SystemTime> {
+        let terminated = self.containers.iter().flat_map(|container| &container.terminated);
+        terminated.filter(move |(terminated, _)| terminated == id).map(|(_, at)| *at)
     }
 }
 
