@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::clock::{BootInstant, rfc3339};
 use crate::election::{Role, Status, Term};
-use crate::kubernetes::{Denied, LabelReport, LabelState};
+use crate::kubernetes::{LabelReport, LabelState, Permission};
 
 /// What `/leader` says.
 #[derive(Debug, Serialize)]
@@ -32,7 +32,7 @@ struct Label {
     /// Since when `state` is so.
     since: Option<String>,
     /// The permission that is missing.
-    denied: Option<Denied>,
+    denied: Option<Permission>,
 }
 
 /// The instant after which this process exports nothing unless it proves its lease again.
@@ -137,7 +137,7 @@ mod tests {
     fn every_state_of_the_label_has_its_word() {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let json = |state, role| serde_json::to_string(&Label::new(&LabelReport { state, role, since })).unwrap();
-        let denied = LabelState::Denied(Denied { verb: "patch", resource: "pods" });
+        let denied = LabelState::Denied(Permission { verb: "patch", resource: "pods" });
         for (state, role, wanted) in [
             (LabelState::Off, None, r#"{"state":"off","role":null,"since":null,"denied":null}"#),
             (

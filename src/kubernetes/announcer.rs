@@ -6,8 +6,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::denials::{Denied, Permission};
+use super::denials::Denied;
 use super::events::Events;
+use super::report::Permission;
 use crate::election::{Status, Term};
 use crate::exposition::KubernetesMetrics;
 

@@ -5,16 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::report::Permission;
 use super::request_error::RequestError;
-
-/// What a Role permits: a verb on a resource.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Permission {
-    /// The verb, such as `patch`.
-    pub(super) verb: &'static str,
-    /// The resource, such as `pods`.
-    pub(super) resource: &'static str,
-}
 
 /// How it is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -19,8 +19,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::Calls;
-use super::denials::{Denial, Permission};
+use super::denials::Denial;
+use super::report::Permission;
 use super::request_error::{RequestError, RequestErrorKind, cut};
+use super::requests::FIELD_MANAGER;
+use crate::config::OwnPod;
 use crate::election::Term;
 
 const EVENTS: &str = "events";
@@ -56,17 +59,6 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Is told of each event that is not written.
 pub(super) type Dropped = Arc<dyn Fn() + Send + Sync>;
-
-/// The Pod that events are about.
-#[derive(Clone, Debug)]
-pub(super) struct About {
-    /// Its namespace.
-    pub(super) namespace: String,
-    /// Its name.
-    pub(super) name: String,
-    /// Its uid.
-    pub(super) uid: String,
-}
 
 #[derive(Clone, Debug)]
 struct Notice {
@@ -133,7 +125,7 @@ impl fmt::Debug for Events {
 pub(super) struct Writer {
     queue: mpsc::Receiver<Notice>,
     events: Api<Event>,
-    about: About,
+    about: OwnPod,
     calls: Calls,
     dropped: Dropped,
     rate: Rate,
@@ -151,7 +143,7 @@ struct Written {
 }
 
 /// A queue of events about a Pod, and what writes them; `dropped` is told of each that is not written.
-pub(super) fn events(client: Client, about: About, calls: Calls, dropped: Dropped) -> (Events, Writer) {
+pub(super) fn events(client: Client, about: OwnPod, calls: Calls, dropped: Dropped) -> (Events, Writer) {
     let (sender, queue) = mpsc::channel(QUEUE);
     let events = Api::namespaced(client, &about.namespace);
     let (rate, written) = (Rate::default(), Vec::new());
@@ -224,7 +216,7 @@ impl Writer {
         }
         let event = self.event(notice);
         let name = event.metadata.name.clone().unwrap_or_default();
-        let parameters = PostParams { field_manager: Some("retsu-collector".to_owned()), ..PostParams::default() };
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let create = || self.calls.run("create", EVENTS, self.events.create(&parameters, &event));
         match twice(create).await {
             // The first attempt had arrived, only its answer had not.
@@ -251,7 +243,7 @@ impl Writer {
     }
 
     fn event(&self, notice: &Notice) -> Event {
-        let About { namespace, name, uid } = &self.about;
+        let OwnPod { namespace, name, uid } = &self.about;
         let (Content { severity, reason, action, note }, at) = (&notice.content, notice.at);
         let prefix = cut(name, NAME_LIMIT);
         Event {

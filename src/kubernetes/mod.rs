@@ -37,13 +37,13 @@ use tokio::sync::watch::{Receiver, Sender};
 use tokio_util::sync::CancellationToken;
 
 pub use client::ClientError;
-pub use report::{Denied, LabelReport, LabelState};
+pub use report::{LabelReport, LabelState, Permission};
 
 use self::announcer::Announcer;
 use self::calls::Calls;
 use self::client::Access;
 use self::denials::Denials;
-use self::events::{About, Writer};
+use self::events::Writer;
 use self::label::Desired;
 use self::reconciler::{Known, Reconciler};
 use self::requests::Requests;
@@ -88,12 +88,11 @@ impl Kubernetes {
         let denied = denials.subscribe();
         let count = Arc::new(move |verb, resource, outcome| counted.request(verb, resource, outcome));
         let calls = Calls::new(settings.request_timeout, count, denials);
-        let (name, namespace, uid) =
-            (settings.pod.name.clone(), settings.pod.namespace.clone(), settings.pod.uid.clone());
-        let requests = Requests::new(client.clone(), &namespace, &settings.instance_selector, calls.clone());
+        let requests =
+            Requests::new(client.clone(), &settings.pod.namespace, &settings.instance_selector, calls.clone());
         let dropped = Arc::clone(metrics);
-        let about = About { namespace, name, uid };
-        let (events, writer) = events::events(client, about, calls, Arc::new(move || dropped.event_dropped()));
+        let (events, writer) =
+            events::events(client, settings.pod.clone(), calls, Arc::new(move || dropped.event_dropped()));
 
         let (view, vacancies) = (Sender::new(View::default()), Sender::new(0));
         let (told, report) = (Sender::new(Told::default()), Sender::new(LabelReport::pending()));

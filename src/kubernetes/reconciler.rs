@@ -11,7 +11,7 @@ use super::backoff::pause;
 use super::label::Desired;
 use super::pod::PodState;
 use super::repairs::Repairs;
-use super::report::{Denied, LabelReport, LabelState};
+use super::report::{LabelReport, LabelState, Permission};
 use super::request_error::{RequestError, RequestErrorKind};
 use super::requests::Requests;
 use super::view::View;
@@ -292,7 +292,7 @@ impl Reconciler {
             self.told.send_if_modified(|told| told.refused.replace(tenure.term) != Some(tenure.term));
         }
         self.tell(match error.kind {
-            Refused => LabelState::Denied(Denied { verb: error.verb, resource: error.resource }),
+            Refused => LabelState::Denied(Permission { verb: error.verb, resource: error.resource }),
             _ => LabelState::Pending,
         });
         self.backoff(error.wait())

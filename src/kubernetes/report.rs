@@ -16,14 +16,14 @@ pub enum LabelState {
     /// It was read back as what it should be.
     Set,
     /// Kubernetes does not permit what is needed to set it.
-    Denied(Denied),
+    Denied(Permission),
     /// The Pod was replaced by another of the same name; its label is left alone.
     Replaced,
 }
 
-/// A permission that is missing.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-pub struct Denied {
+/// What a Role permits: a verb on a resource.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct Permission {
     /// The verb of the API, such as `patch`.
     pub verb: &'static str,
     /// The resource, such as `pods`.

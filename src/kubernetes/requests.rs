@@ -16,7 +16,7 @@ use super::changes;
 use super::request_error::RequestError;
 
 /// The name under which the server notes what this program has written.
-const FIELD_MANAGER: &str = "retsu-collector";
+pub(super) const FIELD_MANAGER: &str = "retsu-collector";
 
 const PODS: &str = "pods";
 

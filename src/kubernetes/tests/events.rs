@@ -8,9 +8,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::super::denials::{Denial, Denials, Permission};
-use super::super::events::{About, Events, events};
+use super::super::denials::{Denial, Denials};
+use super::super::events::{Events, events};
+use super::super::report::Permission;
 use super::{Answer, Counted, answer, calls, client, status};
+use crate::config::OwnPod;
 use crate::election::Term;
 
 const FLUSH: Duration = Duration::from_secs(1);
@@ -43,7 +45,7 @@ where
         }
     });
     let (calls, counted) = calls(&Denials::new());
-    let about = About { namespace: "ns".into(), name: "pod-a".into(), uid: "u".into() };
+    let about = OwnPod { namespace: "ns".into(), name: "pod-a".into(), uid: "u".into() };
     let dropping = Arc::new(move || {
         count.fetch_add(1, Ordering::Relaxed);
     });

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use tokio::time::{Instant, timeout};
 
-use super::super::denials::{Denials, Permission};
+use super::super::denials::Denials;
+use super::super::report::Permission;
 use super::super::request_error::{RequestError, RequestErrorKind};
 use super::super::requests::Requests;
 use super::{Answer, Counted, LIMIT, answer, calls, client, endless, status};

@@ -13,7 +13,7 @@ use hyper_util::service::TowerToHyperService;
 use retsu_collector::clock::BootInstant;
 use retsu_collector::election::{Role, Status, Term};
 use retsu_collector::http::{Limits, Peer, routes};
-use retsu_collector::kubernetes::{Denied, LabelReport, LabelState};
+use retsu_collector::kubernetes::{LabelReport, LabelState, Permission};
 use serde_json::Value;
 
 use super::{PATIENCE, Server};
@@ -146,7 +146,7 @@ async fn leader_says_what_is_known_of_the_label() {
         serde_json::from_slice::<Value>(&server.get("/leader").await.body).unwrap()["label"].take()
     };
     assert_eq!(label().await["state"], "off");
-    let state = LabelState::Denied(Denied { verb: "patch", resource: "pods" });
+    let state = LabelState::Denied(Permission { verb: "patch", resource: "pods" });
     server.label.send_replace(LabelReport { state, role: Some(Role::Standby), since: SystemTime::UNIX_EPOCH });
     let wanted = serde_json::json!({
         "state": "denied",
