@@ -19,8 +19,10 @@ fn within(replica: &Replica, began: Instant) -> usize {
 
 /// Sets this again whenever it is otherwise, without end.
 async fn insist(cluster: &Cluster, pod: &str, is_label: bool, key: &str, value: Option<&str>) {
+    // One connection for all the looks.
+    let pods = cluster.pods().await;
     loop {
-        let metadata = cluster.get(pod).await.unwrap().metadata;
+        let metadata = pods.get(pod).await.unwrap().metadata;
         let entries = if is_label { metadata.labels } else { metadata.annotations };
         if entries.unwrap_or_default().get(key).map(String::as_str) != value {
             if is_label {
