@@ -114,9 +114,20 @@ impl Rendered {
     }
 }
 
+/// What stands before and after the seconds in [`cadence`].
+const CADENCE: [&str; 2] = ["Refreshed in the background every ", " s."];
+
 /// The sentence that every HELP of queue state ends with.
 pub(super) fn cadence(interval: Duration) -> String {
-    format!("Refreshed in the background every {} s.", interval.as_secs_f64())
+    let [before, after] = CADENCE;
+    format!("{before}{}{after}", interval.as_secs_f64())
+}
+
+/// The interval that the HELP of a family of queue state names.
+pub(crate) fn interval_in(help: &str) -> Option<Duration> {
+    let [before, after] = CADENCE;
+    let seconds = help.strip_suffix(after)?.rsplit_once(before)?.1;
+    Duration::try_from_secs_f64(seconds.parse().ok()?).ok()
 }
 
 fn capacity(queues: &[QueueState], cadence: &str) -> usize {
