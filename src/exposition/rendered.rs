@@ -174,6 +174,18 @@ mod tests {
     }
 
     #[test]
+    fn the_interval_is_read_back_from_a_help() {
+        for interval in [50, 1_000, 1_500, 15_000, 86_400_000].map(Duration::from_millis) {
+            assert_eq!(interval_in(&format!("Messages. {}", cadence(interval))), Some(interval));
+        }
+        for help in
+            ["", "Messages.", "Refreshed in the background every soon s.", "Refreshed in the background every -1 s."]
+        {
+            assert_eq!(interval_in(help), None, "{help}");
+        }
+    }
+
+    #[test]
     fn lines_of_a_family_stay_together_and_values_are_exact() {
         let rendered =
             Rendered::new(&snapshot(vec![queue("a", u64::MAX, 0.1), queue("b", 0, 3.0)]), Duration::from_secs(15));
