@@ -179,7 +179,7 @@ mod tests {
             assert_eq!(interval_in(&format!("Messages. {}", cadence(interval))), Some(interval));
         }
         for help in
-            ["", "Messages.", "Refreshed in the background every soon s.", "Refreshed in the background every -1 s."]
+            ["", "Messages. 15 s.", "Refreshed in the background every -1 s.", "Refreshed in the background every 15"]
         {
             assert_eq!(interval_in(help), None, "{help}");
         }

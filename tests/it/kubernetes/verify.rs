@@ -8,8 +8,10 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 
-use crate::support::kubernetes::Cluster;
-use crate::support::{Collector, Config, Database, EXECUTABLE, eventually, free_port, queue_database, slow_down};
+use crate::support::kubernetes::{ApiProxy, Cluster};
+use crate::support::{
+    Collector, Config, Database, EXECUTABLE, Proxy, eventually, free_port, queue_database, slow_down,
+};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -26,7 +28,7 @@ fn own_address() -> IpAddr {
 /// A collector that can be an endpoint, and exports if it is to.
 async fn collector(database: &Database, exports: bool, configure: impl FnOnce(&mut Config)) -> Collector {
     let collector = Collector::start(&database.url(), |config| {
-        config.set("worker.management.bind_address", own_address());
+        config.set("worker.management.bind_address", Ipv4Addr::UNSPECIFIED);
         configure(config);
     });
     if exports {
@@ -37,8 +39,12 @@ async fn collector(database: &Database, exports: bool, configure: impl FnOnce(&m
     collector
 }
 
+fn address_of(collector: &Collector) -> SocketAddr {
+    (own_address(), collector.address().port()).into()
+}
+
 fn metrics_of(collector: &Collector) -> String {
-    format!("http://{}/metrics", collector.address())
+    format!("http://{}/metrics", address_of(collector))
 }
 
 /// What the program has said, and how it ended.
@@ -70,6 +76,7 @@ async fn verify(kubeconfig: &Path, arguments: &[&str]) -> Said {
 /// The Services of one installation, with a token that may do what the documentation says.
 struct Installation {
     cluster: Cluster,
+    api: ApiProxy,
     kubeconfig: PathBuf,
 }
 
@@ -82,10 +89,20 @@ impl Installation {
 
     async fn without_permission() -> Self {
         let cluster = Cluster::new().await;
-        let url = cluster.server().url();
-        cluster.environment("verify", &url).await;
-        let kubeconfig = cluster.kubeconfig("verify", &url);
-        Self { cluster, kubeconfig }
+        let api = ApiProxy::start(cluster.server()).await;
+        cluster.environment("verify", &api.url()).await;
+        let kubeconfig = cluster.kubeconfig("verify", &api.url());
+        Self { cluster, api, kubeconfig }
+    }
+
+    /// How often the program has begun to look.
+    fn looks(&self) -> usize {
+        self.api.count(|call| call.is("list", "endpointslices"))
+    }
+
+    /// Waits until the program has begun to look for the `n`th time.
+    async fn wait_for_look(&self, n: usize) {
+        eventually(LIMIT, "it looks", async || self.looks() >= n).await;
     }
 
     /// Writes the slice of one endpoint, as the controller of a cluster does.
@@ -131,10 +148,10 @@ impl Pair {
         let (installation, database) = (Installation::new().await, queue_database().await);
         let a = collector(&database, true, configure).await;
         let b = collector(&database, false, |_| {}).await;
-        installation.endpoint(LEADER, "a", a.address(), None).await;
-        installation.endpoint(METRICS, "a", a.address(), Some(true)).await;
+        installation.endpoint(LEADER, "a", address_of(&a), None).await;
+        installation.endpoint(METRICS, "a", address_of(&a), Some(true)).await;
         // Not ready, and behind this Service all the same.
-        installation.endpoint(METRICS, "b", b.address(), Some(false)).await;
+        installation.endpoint(METRICS, "b", address_of(&b), Some(false)).await;
         Self { installation, database, a, b }
     }
 
@@ -172,24 +189,23 @@ async fn a_leader_and_a_standby_are_verified_and_told_even_without_a_queue() {
 async fn the_leader_service_must_have_one_ready_endpoint_and_is_waited_for() {
     let pair = Pair::start(|_| {}).await;
     let Pair { installation, a, b, .. } = &pair;
-    installation.endpoint(LEADER, "b", b.address(), None).await;
+    installation.endpoint(LEADER, "b", address_of(b), None).await;
     let two = format!("Service {LEADER} has 2 endpoints: {}, {}", called("a"), called("b"));
     pair.verify(&["--timeout", "2"]).await.assert_finds(&[two]);
 
     installation.remove_endpoint(LEADER, "a").await;
     installation.remove_endpoint(LEADER, "b").await;
-    installation.endpoint(LEADER, "b", b.address(), Some(false)).await;
+    installation.endpoint(LEADER, "b", address_of(b), Some(false)).await;
     let began = Instant::now();
     let none = format!("Service {LEADER} has no endpoint: no ready Pod has the label of the leader");
     pair.verify(&["--timeout", "2.5"]).await.assert_finds(&[none]);
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(2500) && took < Duration::from_secs(5), "{took:?}");
 
-    let url = metrics_of(a);
+    let (url, looked) = (metrics_of(a), installation.looks());
     let late = async {
-        installation.cluster.server().admin().await;
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        installation.endpoint(LEADER, "a", a.address(), Some(true)).await;
+        installation.wait_for_look(looked + 1).await;
+        installation.endpoint(LEADER, "a", address_of(a), Some(true)).await;
         Instant::now()
     };
     let (said, written) = tokio::join!(installation.verify(&url, &["--timeout", "30"]), late);
@@ -201,7 +217,7 @@ async fn the_leader_service_must_have_one_ready_endpoint_and_is_waited_for() {
 async fn a_service_that_leads_to_a_standby_or_nowhere_is_found() {
     let Pair { installation, b, .. } = &Pair::start(|_| {}).await;
     installation.remove_endpoint(LEADER, "a").await;
-    installation.endpoint(LEADER, "b", b.address(), Some(true)).await;
+    installation.endpoint(LEADER, "b", address_of(b), Some(true)).await;
     let url = metrics_of(b);
     let another = format!("Service {LEADER} leads to {}, and {} has the state gauges", called("b"), called("a"));
     let none = format!("{url} has no state gauges");
@@ -212,9 +228,23 @@ async fn a_service_that_leads_to_a_standby_or_nowhere_is_found() {
     assert_eq!(said.code, Some(1), "{said:?}");
     let silent = format!("- {nowhere} does not answer: client error (Connect)");
     assert!(said.error.contains(&silent) && said.error.contains("Connection refused"), "{said:?}");
-    let elsewhere = format!("http://{}/metric", b.address());
+    let elsewhere = format!("http://{}/metric", address_of(b));
     let said = installation.verify(&elsewhere, &["--timeout", "2"]).await;
     said.assert_finds(&[format!("{elsewhere} does not answer: the answer has status 404 Not Found"), another]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_look_asks_the_service_over_a_new_connection() {
+    let pair = Pair::start(|_| {}).await;
+    let Pair { installation, a, b, .. } = &pair;
+    let (service, url) = Proxy::start(&metrics_of(b)).await;
+    let corrected = async {
+        // The first look is over: its connection leads to the standby.
+        installation.wait_for_look(2).await;
+        service.retarget(a.address().port());
+    };
+    let (said, ()) = tokio::join!(installation.verify(&url, &["--timeout", "20"]), corrected);
+    assert_eq!(said.code, Some(0), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -256,7 +286,7 @@ async fn a_second_exporter_is_found_even_when_it_is_not_ready_and_so_is_a_replic
 
     let other = queue_database().await;
     let c = collector(&other, true, |_| {}).await;
-    pair.installation.endpoint(METRICS, "c", c.address(), Some(false)).await;
+    pair.installation.endpoint(METRICS, "c", address_of(&c), Some(false)).await;
     let two = format!("2 replicas have state gauges: {}, {}", called("a"), called("c"));
     pair.verify(&["--timeout", "2"]).await.assert_finds(&[two]);
 
