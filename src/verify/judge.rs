@@ -32,7 +32,7 @@ impl fmt::Display for Verified {
         let Self { leader_service, metrics_service, url, leader, age, max_age, term, replicas } = self;
         writeln!(f, "Service {leader_service}: one endpoint, {leader}")?;
         writeln!(f, "{url}: state gauges, {age:.3?} old, of {max_age:?} at most")?;
-        writeln!(f, "Service {metrics_service}: {replicas} replicas, of which the leader alone exports")?;
+        writeln!(f, "Service {metrics_service}: the leader alone exports, of replicas: {replicas}")?;
         writeln!(f, "term: {term}")
     }
 }
@@ -112,7 +112,7 @@ pub enum Finding {
         error: String,
     },
     /// No replica exports.
-    #[error("none of the {0} replicas has state gauges")]
+    #[error("no replica has state gauges, of replicas: {0}")]
     NoExporter(usize),
     /// More than one replica exports.
     #[error("{} replicas have state gauges: {}", .0.len(), .0.join(", "))]

@@ -60,7 +60,7 @@ fn one_leader_that_alone_exports_is_verified_and_told() {
         judged(|_, _| {}).unwrap().to_string(),
         "Service retsu-leader: one endpoint, a (a.example)\n\
          http://retsu-leader.queues.svc:24247/metrics: state gauges, 2.500s old, of 18s at most\n\
-         Service retsu-metrics: 2 replicas, of which the leader alone exports\n\
+         Service retsu-metrics: the leader alone exports, of replicas: 2\n\
          term: 1/731\n"
     );
     assert!(judged(|endpoints, _| endpoints.replicas.truncate(1)).is_ok(), "alone");
@@ -82,7 +82,7 @@ fn the_leader_service_has_one_endpoint() {
 fn one_replica_exports_and_it_is_the_one_that_the_service_leads_to() {
     assert_eq!(
         found(|endpoints, _| endpoints.replicas.swap_remove(0).endpoint = endpoint("gone")),
-        ["none of the 1 replicas has state gauges"]
+        ["no replica has state gauges, of replicas: 1"]
     );
     assert_eq!(
         found(|endpoints, _| endpoints.replicas[1].answer = Ok(leader())),

@@ -176,7 +176,7 @@ async fn a_leader_and_a_standby_are_verified_and_told_even_without_a_queue() {
     let number = metrics.lines().find_map(|line| line.strip_prefix("retsu_collector_term ")).unwrap();
     for line in [
         format!("Service {LEADER}: one endpoint, {}", called("a")),
-        format!("Service {METRICS}: 2 replicas, of which the leader alone exports"),
+        format!("Service {METRICS}: the leader alone exports, of replicas: 2"),
         format!("term: 1/{number}"),
     ] {
         assert!(said.out.lines().any(|found| found == line), "{line:?} is not in\n{}", said.out);
@@ -271,7 +271,7 @@ async fn gauges_that_are_withdrawn_because_a_refresh_hangs_are_missed() {
     slow_down(&pair.database.pool().await, 60.0).await;
     eventually(LIMIT, "the snapshot is too old to be served", async || !pair.a.exports().await).await;
     pair.verify(&["--timeout", "2"]).await.assert_finds(&[
-        "none of the 2 replicas has state gauges".to_owned(),
+        "no replica has state gauges, of replicas: 2".to_owned(),
         format!("{} has no state gauges", metrics_of(&pair.a)),
     ]);
 }
