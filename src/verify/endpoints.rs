@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    fn slice(service: &str, family: &str, endpoints: Value) -> EndpointSlice {
+    fn slice(service: &str, family: &str, endpoints: &Value) -> EndpointSlice {
         serde_json::from_value(json!({
             "metadata": {"labels": {SERVICE_NAME: service}},
             "addressType": family,
@@ -107,7 +107,7 @@ mod tests {
         json!({"addresses": [address], "targetRef": {"kind": "Pod", "name": name, "uid": format!("uid-{name}")}})
     }
 
-    fn with_ready(mut endpoint: Value, ready: Value) -> Value {
+    fn with_ready(mut endpoint: Value, ready: Option<bool>) -> Value {
         endpoint["conditions"] = json!({ "ready": ready });
         endpoint
     }
@@ -119,9 +119,9 @@ mod tests {
     #[test]
     fn a_pod_in_the_slices_of_both_families_counts_once() {
         let slices = [
-            slice("leader", "IPv4", json!([pod("a", "10.0.0.1")])),
-            slice("leader", "IPv6", json!([pod("a", "fd00::1")])),
-            slice("metrics", "IPv4", json!([pod("b", "10.0.0.2")])),
+            slice("leader", "IPv4", &json!([pod("a", "10.0.0.1")])),
+            slice("leader", "IPv6", &json!([pod("a", "fd00::1")])),
+            slice("metrics", "IPv4", &json!([pod("b", "10.0.0.2")])),
         ];
         assert_eq!(names(&slices, Count::Ready), ["a (10.0.0.1, fd00::1)"]);
         assert_eq!(of_service(&slices, "leader", Count::All)[0].addresses[1].port, Some(24247));
@@ -130,8 +130,8 @@ mod tests {
     #[test]
     fn every_slice_counts_and_so_does_each_of_two_pods_that_had_one_address() {
         let slices = [
-            slice("leader", "IPv4", json!([pod("a", "10.0.0.1")])),
-            slice("leader", "IPv4", json!([pod("b", "10.0.0.1"), pod("c", "10.0.0.3")])),
+            slice("leader", "IPv4", &json!([pod("a", "10.0.0.1")])),
+            slice("leader", "IPv4", &json!([pod("b", "10.0.0.1"), pod("c", "10.0.0.3")])),
         ];
         assert_eq!(names(&slices, Count::Ready), ["a (10.0.0.1)", "b (10.0.0.1)", "c (10.0.0.3)"]);
     }
@@ -140,8 +140,8 @@ mod tests {
     fn without_a_pod_the_address_tells_endpoints_apart() {
         let bare = |address: &str| json!({ "addresses": [address] });
         let slices = [
-            slice("leader", "IPv4", json!([bare("10.0.0.1"), bare("10.0.0.2")])),
-            slice("leader", "IPv4", json!([bare("10.0.0.1")])),
+            slice("leader", "IPv4", &json!([bare("10.0.0.1"), bare("10.0.0.2")])),
+            slice("leader", "IPv4", &json!([bare("10.0.0.1")])),
         ];
         assert_eq!(names(&slices, Count::Ready), ["10.0.0.1", "10.0.0.2"]);
     }
@@ -149,12 +149,12 @@ mod tests {
     #[test]
     fn what_is_said_not_to_be_ready_is_no_endpoint_and_what_is_not_said_is_one() {
         let endpoints = json!([
-            with_ready(pod("a", "10.0.0.1"), false.into()),
-            with_ready(pod("b", "10.0.0.2"), true.into()),
-            with_ready(pod("c", "10.0.0.3"), Value::Null),
+            with_ready(pod("a", "10.0.0.1"), Some(false)),
+            with_ready(pod("b", "10.0.0.2"), Some(true)),
+            with_ready(pod("c", "10.0.0.3"), None),
             pod("d", "10.0.0.4"),
         ]);
-        let slices = [slice("leader", "IPv4", endpoints), slice("leader", "IPv4", Value::Null)];
+        let slices = [slice("leader", "IPv4", &endpoints), slice("leader", "IPv4", &Value::Null)];
         assert_eq!(names(&slices, Count::Ready), ["b (10.0.0.2)", "c (10.0.0.3)", "d (10.0.0.4)"]);
         assert_eq!(names(&slices, Count::All).len(), 4);
     }
