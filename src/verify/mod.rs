@@ -1,5 +1,5 @@
-//! `verify`: whether a running installation is as it should be, seen from inside the cluster. [`observe`] looks,
-//! [`endpoints`] and [`exposition`] read what was answered, [`judge`] decides.
+//! `verify`: whether a running installation is as it should be, seen from inside the cluster. `observe` looks,
+//! `endpoints` and `exposition` read what was answered, `judge` decides.
 
 mod endpoints;
 mod exposition;
