@@ -68,7 +68,7 @@ chart: $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(CRDS) $(KUBERNETES_VALIDATE) $(KU
 	$(HELM_UNITTEST) --strict $(CHART)
 	$(CARGO) test --locked --test it -- chart::
 	$(HELM_DOCS) --chart-search-root charts --log-level warning
-	git diff --exit-code -- charts
+	git diff --exit-code -- $(CHART)/README.md
 
 .PHONY: chaos
 chaos: $(KUBE_APISERVER) $(ETCD) ## Inject 300 random faults, 50 times 8 into Kubernetes, and probe every pooler 50 times; CHAOS_SEED=N repeats the faults, UPDATE_DOCS=1 writes docs/failover.*
