@@ -58,6 +58,9 @@
 {{- end }}
 
 {{- define "retsu-collector.validateLabels" -}}
+{{- if hasKey (include "retsu-collector.selectorLabels" . | fromYaml) (include "retsu-collector.roleLabel" .) }}
+{{- fail (printf "config.kubernetes.role_label: workloads and Services select by %s; set another label" (include "retsu-collector.roleLabel" .)) }}
+{{- end }}
 {{- $reserved := list "app.kubernetes.io/name" "app.kubernetes.io/instance" (include "retsu-collector.roleLabel" .) }}
 {{- range $value := list "commonLabels" "podLabels" }}
 {{- range $label, $_ := index $.Values $value }}
