@@ -120,6 +120,16 @@ fn an_unknown_key_is_refused_at_every_level_and_named() {
 }
 
 #[test]
+fn one_family_of_addresses_where_there_are_to_be_two_is_refused_because_no_upgrade_would_pass() {
+    for service in ["leaderService", "metricsService"] {
+        for policy in ["PreferDualStack", "RequireDualStack"] {
+            let one = json!({service: {"ipFamilyPolicy": policy, "ipFamilies": ["IPv6"]}});
+            refused(one, &[&format!("{service}.ipFamilies"), "both"]);
+        }
+    }
+}
+
+#[test]
 fn two_monitors_for_the_same_replicas_are_refused() {
     let both = json!({"serviceMonitor": {"enabled": true}, "podMonitor": {"enabled": true}});
     refused(both, &["serviceMonitor.enabled", "podMonitor.enabled"]);
