@@ -69,9 +69,9 @@ The metadata of an object that is not a Pod. Takes a list: the root context, the
 {{- $labels := include "retsu-collector.labels" $root | fromYaml }}
 {{- if $own.component }}{{ $_ := set $labels "app.kubernetes.io/component" $own.component }}{{ end }}
 {{- $annotations := merge dict ($own.annotations | default dict) ($root.Values.commonAnnotations | default dict) -}}
-name: {{ index . 1 }}
+name: {{ index . 1 | quote }}
 {{- if ne ($own.scope | default "Namespace") "Cluster" }}
-namespace: {{ $own.namespace | default (include "retsu-collector.namespace" $root) }}
+namespace: {{ $own.namespace | default (include "retsu-collector.namespace" $root) | quote }}
 {{- end }}
 labels:
   {{- merge $labels ($own.labels | default dict) ($root.Values.commonLabels | default dict) | toYaml | nindent 2 }}

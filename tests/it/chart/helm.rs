@@ -158,6 +158,16 @@ pub(super) fn is_own(complaint: &str) -> bool {
     own && !accident.iter().any(|text| complaint.contains(text))
 }
 
+/// What YAML 1.1 reads of a text, of which Helm and Kubernetes read more than YAML 1.2 has.
+pub(super) fn read_by_yaml_1_1(text: &str) -> Vec<Value> {
+    let script = "import json, sys, yaml; print(json.dumps([d for d in yaml.safe_load_all(open(sys.argv[1])) if d]))";
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/venv/bin/python");
+    let read = run(Command::new(python).args(["-c", script]).arg(file.path()));
+    serde_json::from_str(&read.unwrap_or_else(|complaint| panic!("{complaint}\n{text}"))).unwrap()
+}
+
 /// A file of YAML.
 pub(super) fn read(file: &Path) -> Value {
     let text = std::fs::read_to_string(file).unwrap();

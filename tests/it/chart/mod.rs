@@ -8,6 +8,7 @@ mod nulls;
 mod objects;
 mod pods;
 mod program;
+mod readme;
 mod refusals;
 mod schemas;
 mod selectors;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::helm::{LONGEST_RELEASE, Rendering};
+use super::helm::{LONGEST_RELEASE, Rendering, read_by_yaml_1_1};
 use super::objects::{Objects, kind, labels, name, namespace};
 
 /// The longest name of a label's value, of a Service, and of nearly everything.
@@ -75,5 +75,30 @@ fn names_that_are_too_long_are_refused_or_cut_and_never_rendered_as_they_are() {
             Ok(text) => check(&Objects::parse(&text)),
             Err(_) => assert!(rendering.refusal().contains(value)),
         }
+    }
+}
+
+#[test]
+fn names_that_yaml_takes_for_something_else_stay_names() {
+    for text in ["1234", "1e3", "0x10", "012", "on", "yes", "null", "true", "1.5"] {
+        let secrets = json!({
+            "existingSecret": {"name": text},
+            "tls": {"ca": {"secretName": text}, "clientCertificate": {"secretName": text}},
+        });
+        let values = json!({
+            "nameOverride": text.replace('.', "-"),
+            "fullnameOverride": text.replace('.', "-"),
+            "serviceAccount": {"name": text},
+            "database": secrets,
+            "priorityClassName": text,
+            "serviceMonitor": {"namespace": text.replace('.', "-")},
+            "commonLabels": {"label": text},
+            "podLabels": {"label": text},
+        });
+        let rendering = Rendering::named("everything").with(values).release(text).namespace(&text.replace('.', "-"));
+        let objects = rendering.objects();
+        check(&objects);
+        let read: Vec<_> = objects.iter().cloned().collect();
+        assert_eq!(read_by_yaml_1_1(&rendering.text().unwrap()), read, "{text}");
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::api::{cluster, dry_run};
-use super::helm::{Rendering, cases};
+use super::helm::{Rendering, cases, read_by_yaml_1_1};
 use super::objects::{kind, name};
 use super::{NEWEST, OLDEST, OLDEST_WITH_POLICY};
 
@@ -52,6 +52,15 @@ fn every_case_is_valid_by_the_schemas_of_the_oldest_and_the_newest_kubernetes_an
         let (files, known) = write(kubernetes, directory.path(), oldest);
         assert!(!files.is_empty(), "no case for {kubernetes}");
         assert_eq!(validate(kubernetes, &files), Ok(known), "{kubernetes}");
+    }
+}
+
+#[test]
+fn every_case_is_the_same_to_readers_of_yaml_1_1_and_1_2() {
+    for case in cases() {
+        let rendering = Rendering::case(&case);
+        let objects: Vec<_> = rendering.objects().iter().cloned().collect();
+        assert_eq!(read_by_yaml_1_1(&rendering.text().unwrap()), objects, "{}", case.display());
     }
 }
 
