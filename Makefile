@@ -11,6 +11,7 @@ HELM := $(TOOLS)/helm
 HELM_UNITTEST := $(TOOLS)/helm-unittest
 HELM_DOCS := $(TOOLS)/helm-docs
 CRDS := $(TOOLS)/crds
+KUSTOMIZE := $(TOOLS)/kustomize
 KUBERNETES_VALIDATE := $(TOOLS)/venv/bin/kubernetes-validate
 CARGO_DENY := $(TOOLS)/bin/cargo-deny
 CARGO_DENY_VERSION := 0.20.2
@@ -64,11 +65,24 @@ test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest
 	done
 
 .PHONY: chart
-chart: $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
+chart: $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
 	$(HELM_UNITTEST) --strict $(CHART)
 	$(CARGO) test --locked --test it -- chart::
 	$(HELM_DOCS) --chart-search-root charts --log-level warning
 	git diff --exit-code -- charts
+	$(MAKE) check-manifests
+
+.PHONY: manifests
+manifests: $(HELM) ## Render manifests/ from the chart
+	HELM=$(HELM) tools/render-manifests manifests
+
+.PHONY: check-manifests
+check-manifests: $(HELM) ## Fail when manifests/ is not what the chart renders
+	rm -rf target/manifests
+	cp -r manifests target/manifests
+	grep --recursive --files-with-matches --null '^# Rendered from the chart' target/manifests | xargs -0 rm
+	HELM=$(HELM) tools/render-manifests target/manifests
+	@diff -ru manifests target/manifests || { echo "manifests/ is out of date: run \`make manifests\`" >&2; exit 1; }
 
 .PHONY: chaos
 chaos: $(KUBE_APISERVER) $(ETCD) ## Inject 300 random faults, 50 times 8 into Kubernetes, and probe every pooler 50 times; CHAOS_SEED=N repeats the faults, UPDATE_DOCS=1 writes docs/failover.*
@@ -109,7 +123,7 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) ## Build what the other targets run into target/tools
+tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) ## Build what the other targets run into target/tools
 
 # Without service discovery: the clouds' SDKs take longer to compile than everything else.
 $(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
@@ -138,6 +152,10 @@ $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) &: tools/helm/go.mod tools/helm/go.sum
 		-X $$helm/pkg/chartutil.k8sVersionMajor=1 -X $$helm/pkg/chartutil.k8sVersionMinor=$$minor \
 		-X $$helm/pkg/lint/rules.k8sVersionMajor=1 -X $$helm/pkg/lint/rules.k8sVersionMinor=$$minor" \
 		-o ../../$(TOOLS)/ tool
+
+$(KUSTOMIZE): tools/kustomize/go.mod tools/kustomize/go.sum
+	mkdir -p $(TOOLS)
+	cd tools/kustomize && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$@ sigs.k8s.io/kustomize/kustomize/v5
 
 # What the chart and the examples have resources of; nothing of these modules is compiled.
 $(CRDS): tools/crds/go.mod tools/crds/go.sum
