@@ -68,7 +68,7 @@ test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest
 chart: $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
 	$(HELM_UNITTEST) --strict $(CHART)
 	$(CARGO) test --locked --test it -- chart::
-	$(HELM_DOCS) --chart-search-root charts --log-level warning
+	$(HELM_DOCS) --chart-search-root charts --sort-values-order file --log-level warning
 	git diff --exit-code -- charts
 	$(MAKE) check-manifests
 
