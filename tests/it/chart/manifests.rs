@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{chart, objects, output, root};
+use super::{CHART, objects, output, root};
 
 /// What the manifests are rendered with.
 const VALUES: &str = "fullnameOverride=retsu-collector,database.existingSecret.name=retsu-database";
@@ -16,7 +16,7 @@ fn built(directory: &str) -> Vec<Value> {
 
 /// What a release has, without the test that only Helm starts.
 fn rendered(values: &str) -> Vec<Value> {
-    let arguments = ["template", "retsu", chart().to_str().unwrap(), "--kube-version=1.34.0", "--set", VALUES];
+    let arguments = ["template", "retsu", CHART, "--kube-version=1.34.0", "--set", VALUES];
     let mut all = objects(&output("helm", &[&arguments[..], &["--set", values]].concat()));
     all.retain(|object| object["metadata"]["annotations"]["helm.sh/hook"].is_null());
     all

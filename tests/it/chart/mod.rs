@@ -3,7 +3,7 @@
 mod manifests;
 mod schema;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde::Deserialize;
@@ -13,10 +13,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where the chart is.
-fn chart() -> PathBuf {
-    root().join("charts/retsu-collector")
-}
+/// Where the chart is, from the root.
+const CHART: &str = "charts/retsu-collector";
 
 /// What a tool says; it has to succeed.
 fn output(tool: &str, arguments: &[&str]) -> String {

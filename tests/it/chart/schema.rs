@@ -4,10 +4,10 @@ use std::process::Command;
 
 use serde_json::{Map, Value, json};
 
-use super::{chart, objects, output};
+use super::{CHART, objects, output, root};
 
 fn read(file: &str) -> Value {
-    serde_yaml::from_str(&std::fs::read_to_string(chart().join(file)).unwrap()).unwrap()
+    serde_yaml::from_str(&std::fs::read_to_string(root().join(CHART).join(file)).unwrap()).unwrap()
 }
 
 /// A part of the schema, or the definition that it refers to.
@@ -61,7 +61,7 @@ fn the_schema_knows_no_value_that_the_chart_does_not_have() {
 
 #[test]
 fn the_readme_describes_every_value() {
-    let readme = std::fs::read_to_string(chart().join("README.md")).unwrap();
+    let readme = std::fs::read_to_string(root().join(CHART).join("README.md")).unwrap();
     let (_, tables) = readme.split_once("\n## Values\n").unwrap();
     let rows: Vec<_> = tables.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Key |")).collect();
     assert!(rows.len() > 100, "{}", rows.len());
@@ -85,7 +85,8 @@ fn nulled(values: &Value) -> Value {
 fn a_parent_chart_may_set_everything_to_null_and_has_keys_of_its_own() {
     let parent = tempfile::tempdir().unwrap();
     std::fs::create_dir(parent.path().join("charts")).unwrap();
-    let copied = Command::new("cp").arg("-r").arg(chart()).arg(parent.path().join("charts")).status().unwrap();
+    let copied =
+        Command::new("cp").arg("-r").arg(root().join(CHART)).arg(parent.path().join("charts")).status().unwrap();
     assert!(copied.success());
     let dependency = json!({"name": "retsu-collector", "version": "0.1.0", "condition": "retsu-collector.enabled", "tags": ["queues"]});
     let parts = json!({"apiVersion": "v2", "name": "parent", "version": "0.1.0", "dependencies": [dependency]});
