@@ -69,7 +69,7 @@ chart: $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_V
 	$(HELM_UNITTEST) --strict $(CHART)
 	$(CARGO) test --locked --test it -- chart::
 	$(HELM_DOCS) --chart-search-root charts --sort-values-order file --log-level warning
-	git diff --exit-code -- charts
+	git diff --exit-code -- $(CHART)/README.md
 	$(MAKE) check-manifests
 
 .PHONY: manifests

@@ -65,6 +65,9 @@
 {{- end }}
 
 {{- define "retsu-collector.validateLabels" -}}
+{{- if has (include "retsu-collector.roleLabel" .) (list "app.kubernetes.io/name" "app.kubernetes.io/instance") }}
+{{- fail (printf "config.kubernetes.role_label: %s tells instances apart; use another label" (include "retsu-collector.roleLabel" .)) }}
+{{- end }}
 {{- $reserved := list "app.kubernetes.io/name" "app.kubernetes.io/instance" (include "retsu-collector.roleLabel" .) }}
 {{- range $value := list "commonLabels" "podLabels" }}
 {{- range $label, $_ := index $.Values $value }}

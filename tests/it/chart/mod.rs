@@ -1,32 +1,23 @@
-//! The chart and what is rendered from it, with the tools that `make chart` builds.
+//! The chart: what Helm renders of it, what API servers and the program take of that, and what it refuses.
 
+mod api;
+mod helm;
+mod installs;
 mod manifests;
-mod schema;
+mod names;
+mod nulls;
+mod objects;
+mod pods;
+mod program;
+mod refusals;
+mod schemas;
+mod selectors;
+mod subchart;
+mod values;
+mod values_schema;
 
-use std::path::Path;
-use std::process::Command;
-
-use serde::Deserialize;
-use serde_json::Value;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Where the chart is, from the root.
-const CHART: &str = "charts/retsu-collector";
-
-/// What a tool says; it has to succeed.
-fn output(tool: &str, arguments: &[&str]) -> String {
-    let program = root().join("target/tools").join(tool);
-    let output = Command::new(&program).args(arguments).current_dir(root()).output();
-    let output = output.unwrap_or_else(|error| panic!("{}, which `make tools` builds: {error}", program.display()));
-    assert!(output.status.success(), "{tool} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The objects of a stream of YAML.
-fn objects(yaml: &str) -> Vec<Value> {
-    let documents = serde_yaml::Deserializer::from_str(yaml).map(|document| Value::deserialize(document).unwrap());
-    documents.filter(|object| !object.is_null()).collect()
-}
+/// The oldest and the newest Kubernetes that the chart is checked for.
+const OLDEST: &str = "1.27.0";
+const NEWEST: &str = "1.37.0";
+/// The oldest that has the admission policy.
+const OLDEST_WITH_POLICY: &str = "1.30.0";

@@ -1,13 +1,12 @@
 //! The schema of the values, as a whole; `charts/retsu-collector/tests/schema_test.yaml` has what it says to single ones.
 
-use std::process::Command;
-
 use serde_json::{Map, Value, json};
 
-use super::{CHART, objects, output, root};
+use super::helm::{Rendering, chart, defaults, read};
+use super::subchart::parent;
 
-fn read(file: &str) -> Value {
-    serde_yaml::from_str(&std::fs::read_to_string(root().join(CHART).join(file)).unwrap()).unwrap()
+fn schema() -> Value {
+    read(&chart().join("values.schema.json"))
 }
 
 /// A part of the schema, or the definition that it refers to.
@@ -26,7 +25,7 @@ fn walk<'a>(schema: &'a Value, part: &'a Value, path: &str, look: &mut impl FnMu
 
 #[test]
 fn every_value_may_be_null_and_every_mapping_of_ours_is_closed() {
-    let schema = read("values.schema.json");
+    let schema = schema();
     let mut seen = 0;
     walk(&schema, &schema, "", &mut |path, part| {
         seen += 1;
@@ -46,7 +45,7 @@ fn every_value_may_be_null_and_every_mapping_of_ours_is_closed() {
 
 #[test]
 fn the_schema_knows_no_value_that_the_chart_does_not_have() {
-    let (schema, values) = (read("values.schema.json"), read("values.yaml"));
+    let (schema, values) = (schema(), defaults());
     let mut unknown = Vec::new();
     walk(&schema, &schema, "", &mut |path, _| {
         // A parent chart sets these two, and the program has more settings than the chart gives defaults.
@@ -61,7 +60,7 @@ fn the_schema_knows_no_value_that_the_chart_does_not_have() {
 
 #[test]
 fn the_readme_describes_every_value() {
-    let readme = std::fs::read_to_string(root().join(CHART).join("README.md")).unwrap();
+    let readme = std::fs::read_to_string(chart().join("README.md")).unwrap();
     let (_, tables) = readme.split_once("\n## Values\n").unwrap();
     let rows: Vec<_> = tables.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Key |")).collect();
     assert!(rows.len() > 100, "{}", rows.len());
@@ -82,29 +81,17 @@ fn nulled(values: &Value) -> Value {
 }
 
 #[test]
-fn a_parent_chart_may_set_everything_to_null_and_has_keys_of_its_own() {
-    let parent = tempfile::tempdir().unwrap();
-    std::fs::create_dir(parent.path().join("charts")).unwrap();
-    let copied =
-        Command::new("cp").arg("-r").arg(root().join(CHART)).arg(parent.path().join("charts")).status().unwrap();
-    assert!(copied.success());
-    let dependency = json!({"name": "retsu-collector", "version": "0.1.0", "condition": "retsu-collector.enabled", "tags": ["queues"]});
-    let parts = json!({"apiVersion": "v2", "name": "parent", "version": "0.1.0", "dependencies": [dependency]});
-    std::fs::write(parent.path().join("Chart.yaml"), parts.to_string()).unwrap();
-
-    let mut values = nulled(&read("values.yaml"));
+fn a_parent_chart_may_set_everything_to_null_and_has_values_of_its_own() {
+    let parent = parent(&["queues"]);
+    let mut values = nulled(&defaults());
     values["enabled"] = true.into();
     values["database"]["existingSecret"]["name"] = "retsu-database".into();
     // An account that the chart does not make has a name.
     values["serviceAccount"]["name"] = "retsu".into();
     let global = json!({"imagePullSecrets": ["one", {"name": "two"}], "of": {"another": ["chart"]}});
-    let values = json!({"tags": {"queues": true}, "global": global, "retsu-collector": values});
-    std::fs::write(parent.path().join("values.yaml"), values.to_string()).unwrap();
-
-    let all =
-        objects(&output("helm", &["template", "retsu", parent.path().to_str().unwrap(), "--kube-version=1.34.0"]));
-    let deployment = all.iter().find(|object| object["kind"] == "Deployment").unwrap();
-    assert_eq!(deployment["spec"]["replicas"], 2);
-    let secrets = &deployment["spec"]["template"]["spec"]["imagePullSecrets"];
-    assert_eq!(*secrets, json!([{"name": "one"}, {"name": "two"}]));
+    let values = json!({"tags": {"unrelated": true}, "global": global, "queues": values});
+    let objects = Rendering::bare().chart(parent.path()).with(values).objects();
+    let deployment = &objects.only("Deployment")["spec"];
+    assert_eq!(deployment["replicas"], 2);
+    assert_eq!(deployment["template"]["spec"]["imagePullSecrets"], json!([{"name": "one"}, {"name": "two"}]));
 }
