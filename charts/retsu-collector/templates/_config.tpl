@@ -30,14 +30,15 @@
 
 {{/* Seconds from SIGTERM to SIGKILL: never less than the program takes for itself. */}}
 {{- define "retsu-collector.gracePeriod" -}}
-{{- .Values.terminationGracePeriodSeconds | default (add 5 (include "retsu-collector.shutdownTimeout" .)) | int }}
+{{- $given := .Values.terminationGracePeriodSeconds }}
+{{- ternary (add 5 (include "retsu-collector.shutdownTimeout" .)) $given (kindIs "invalid" $given) | int }}
 {{- end }}
 
 {{- define "retsu-collector.shutdownTimeout" -}}
 {{- ((.Values.config).worker).shutdown_timeout_seconds | default 30 | ceil | int }}
 {{- end }}
 
-{{/* Volumes of the database's secrets as `projected` ones: a file follows its Secret, which a `subPath` would not. */}}
+{{/* Volumes of the database's secrets. Mounted as directories, a file follows its Secret; a `subPath` would not. */}}
 {{- define "retsu-collector.secretVolumes" -}}
 {{- $database := .Values.database | default dict }}
 {{- $existing := $database.existingSecret | default dict }}
