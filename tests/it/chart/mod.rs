@@ -1,14 +1,17 @@
 //! The chart: what Helm renders of it, what API servers and the program take of that, and what it refuses.
 
 mod api;
+mod dashboard;
 mod helm;
 mod installs;
+mod monitors;
 mod names;
 mod nulls;
 mod objects;
 mod pods;
 mod program;
 mod refusals;
+mod rules;
 mod schemas;
 mod selectors;
 mod subchart;
