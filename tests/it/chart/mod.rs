@@ -12,6 +12,7 @@ mod pods;
 mod program;
 mod refusals;
 mod rules;
+mod scaling;
 mod schemas;
 mod selectors;
 mod subchart;

@@ -113,7 +113,7 @@ fn alerts_name_metrics_that_there_are_and_select_their_release() {
         }
         let selected = expression.matches("{job=\"retsu-retsu-collector\", namespace=\"queues\"").count();
         assert!(named > 0 && named == selected, "{expression}");
-        let left: Vec<_> = ["JOB", "NAMESPACE", "REPLICAS", "SECONDS"];
+        let left = ["JOB", "NAMESPACE", "REPLICAS", "SECONDS"];
         assert!(!left.iter().any(|word| alert.to_string().contains(word)), "{alert}");
     }
 }
