@@ -1,15 +1,19 @@
 //! The chart: what Helm renders of it, what API servers and the program take of that, and what it refuses.
 
 mod api;
+mod dashboard;
 mod helm;
 mod installs;
 mod manifests;
+mod monitors;
 mod names;
 mod nulls;
 mod objects;
 mod pods;
 mod program;
 mod refusals;
+mod rules;
+mod scaling;
 mod schemas;
 mod selectors;
 mod subchart;
