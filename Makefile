@@ -64,7 +64,7 @@ test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest
 	done
 
 .PHONY: chart
-chart: $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
+chart: $(HELM) $(PROMTOOL) $(HELM_UNITTEST) $(HELM_DOCS) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
 	$(HELM_UNITTEST) --strict $(CHART)
 	$(CARGO) test --locked --test it -- chart::
 	$(HELM_DOCS) --chart-search-root charts --log-level warning
