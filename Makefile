@@ -66,7 +66,7 @@ test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest
 	done
 
 .PHONY: chart
-chart: $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
+chart: $(HELM) $(PROMTOOL) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
 	$(HELM_UNITTEST) --strict $(CHART)
 	$(CARGO) test --locked --test it -- chart::
 	$(WRITE_README) --dry-run | diff $(CHART)/README.md - || { echo "run \`make chart-docs\`" >&2; exit 1; }
