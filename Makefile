@@ -11,6 +11,7 @@ HELM := $(TOOLS)/helm
 HELM_UNITTEST := $(TOOLS)/helm-unittest
 HELM_DOCS := $(TOOLS)/helm-docs
 CRDS := $(TOOLS)/crds
+KUSTOMIZE := $(TOOLS)/kustomize
 KUBERNETES_VALIDATE := $(TOOLS)/venv/bin/kubernetes-validate
 CARGO_DENY := $(TOOLS)/bin/cargo-deny
 CARGO_DENY_VERSION := 0.20.2
@@ -65,10 +66,23 @@ test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest
 	done
 
 .PHONY: chart
-chart: $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
+chart: $(HELM) $(PROMTOOL) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
 	$(HELM_UNITTEST) --strict $(CHART)
 	$(CARGO) test --locked --test it -- chart::
 	$(WRITE_README) --dry-run | diff $(CHART)/README.md - || { echo "run \`make chart-docs\`" >&2; exit 1; }
+	$(MAKE) check-manifests
+
+.PHONY: manifests
+manifests: $(HELM) ## Render manifests/ from the chart
+	HELM=$(HELM) tools/render-manifests manifests
+
+.PHONY: check-manifests
+check-manifests: $(HELM) ## Fail when manifests/ is not what the chart renders
+	rm -rf target/manifests
+	cp -r manifests target/manifests
+	grep --recursive --files-with-matches --null '^# Rendered from the chart' target/manifests | xargs -0 rm
+	HELM=$(HELM) tools/render-manifests target/manifests
+	@diff -ru manifests target/manifests || { echo "manifests/ is out of date: run \`make manifests\`" >&2; exit 1; }
 
 .PHONY: chart-docs
 chart-docs: $(HELM_DOCS) ## Write the README of the chart from its values
@@ -113,7 +127,7 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) ## Build what the other targets run into target/tools
+tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) ## Build what the other targets run into target/tools
 
 # Without service discovery: the clouds' SDKs take longer to compile than everything else.
 $(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
@@ -142,6 +156,10 @@ $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) &: tools/helm/go.mod tools/helm/go.sum
 		-X $$helm/pkg/chartutil.k8sVersionMajor=1 -X $$helm/pkg/chartutil.k8sVersionMinor=$$minor \
 		-X $$helm/pkg/lint/rules.k8sVersionMajor=1 -X $$helm/pkg/lint/rules.k8sVersionMinor=$$minor" \
 		-o ../../$(TOOLS)/ tool
+
+$(KUSTOMIZE): tools/kustomize/go.mod tools/kustomize/go.sum
+	mkdir -p $(TOOLS)
+	cd tools/kustomize && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$@ sigs.k8s.io/kustomize/kustomize/v5
 
 # What the chart and the examples have resources of; nothing of these modules is compiled.
 $(CRDS): tools/crds/go.mod tools/crds/go.sum

@@ -40,6 +40,13 @@
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* Some charts take the names of `global` as text; both forms do here. */}}
+{{- define "retsu-collector.imagePullSecrets" -}}
+{{- range concat (.Values.imagePullSecrets | default list) ((.Values.global).imagePullSecrets | default list) }}
+- name: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ .name | quote }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* What Deployment, Services, budget, network policy, monitors and the program select. Never more than this: a selector cannot be changed. */}}
 {{- define "retsu-collector.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "retsu-collector.name" . | quote }}

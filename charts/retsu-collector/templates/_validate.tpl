@@ -1,5 +1,6 @@
 {{/* What a schema cannot say. Each rule ends the rendering with a sentence that says what to set. */}}
 {{- define "retsu-collector.validate" -}}
+{{- include "retsu-collector.validateNames" . }}
 {{- include "retsu-collector.validateDatabase" . }}
 {{- include "retsu-collector.validateConfig" . }}
 {{- include "retsu-collector.validateLabels" . }}
@@ -9,16 +10,22 @@
 {{- include "retsu-collector.validateVersion" . }}
 {{- end }}
 
+{{- define "retsu-collector.validateNames" -}}
+{{- if not (regexMatch "(?i)^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "retsu-collector.fullname" .)) }}
+{{- fail (printf "%s: no name for a Service, which has lower-case letters, digits and -, a letter first; set fullnameOverride" (include "retsu-collector.fullname" .)) }}
+{{- end }}
+{{- end }}
+
 {{- define "retsu-collector.validateDatabase" -}}
 {{- $database := .Values.database | default dict }}
 {{- $config := (.Values.config).database | default dict }}
 {{- range $secret, $instead := dict "url" "database.existingSecret.name" "password" "database.passwordSecret.name" }}
-{{- if hasKey $config $secret }}
+{{- if not (kindIs "invalid" (index $config $secret)) }}
 {{- fail (printf "config.database.%s: a ConfigMap is no place for a secret; make a Secret and name it in %s" $secret $instead) }}
 {{- end }}
 {{- end }}
 {{- range $file, $instead := dict "url_file" "database.existingSecret" "password_file" "database.passwordSecret" "sslrootcert" "database.tls.ca" "sslcert" "database.tls.clientCertificate" "sslkey" "database.tls.clientCertificate" }}
-{{- if hasKey $config $file }}
+{{- if not (kindIs "invalid" (index $config $file)) }}
 {{- fail (printf "config.database.%s: the chart sets it; use %s" $file $instead) }}
 {{- end }}
 {{- end }}
@@ -28,7 +35,7 @@
 {{- end }}
 {{- if $url }}
 {{- range $part := list "host" "port" "user" "dbname" "sslmode" }}
-{{- if hasKey $config $part }}
+{{- if not (kindIs "invalid" (index $config $part)) }}
 {{- fail (printf "config.database.%s: a URL is given in database.existingSecret.name already; put it there, or leave that out" $part) }}
 {{- end }}
 {{- end }}
@@ -47,7 +54,7 @@
 
 {{- define "retsu-collector.validateConfig" -}}
 {{- range $key := list "mode" "instance_selector" "container_name" }}
-{{- if hasKey (($.Values.config).kubernetes | default dict) $key }}
+{{- if not (kindIs "invalid" (index (($.Values.config).kubernetes | default dict) $key)) }}
 {{- fail (printf "config.kubernetes.%s: the chart sets it, so that Services and program agree; leave it out" $key) }}
 {{- end }}
 {{- end }}

@@ -1,8 +1,11 @@
 //! The chart: what Helm renders of it, what API servers and the program take of that, and what it refuses.
 
 mod api;
+mod dashboard;
 mod helm;
 mod installs;
+mod manifests;
+mod monitors;
 mod names;
 mod nulls;
 mod objects;
@@ -10,10 +13,13 @@ mod pods;
 mod program;
 mod readme;
 mod refusals;
+mod rules;
+mod scaling;
 mod schemas;
 mod selectors;
 mod subchart;
 mod values;
+mod values_schema;
 
 /// The oldest and the newest Kubernetes that the chart is checked for.
 const OLDEST: &str = "1.27.0";

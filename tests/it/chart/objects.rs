@@ -63,9 +63,12 @@ impl Objects {
 
     /// Kind, namespace and name of each.
     pub(super) fn identities(&self) -> Vec<[&str; 3]> {
-        let identity = |object| [kind(object), namespace(object), name(object)];
         self.0.iter().map(identity).collect()
     }
+}
+
+pub(super) fn identity(object: &Value) -> [&str; 3] {
+    [kind(object), namespace(object), name(object)]
 }
 
 fn template(object: &Value) -> Option<Template<'_>> {

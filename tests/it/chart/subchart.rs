@@ -10,7 +10,7 @@ use super::helm::{Rendering, chart, helm, run};
 use super::objects::{Objects, labels, name, selects};
 
 /// A parent with one dependency for each alias, switched by `ALIAS.enabled`.
-fn parent(aliases: &[&str]) -> TempDir {
+pub(super) fn parent(aliases: &[&str]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let version = version();
     let dependency = |alias: &&str| {
