@@ -80,6 +80,8 @@ fn names_that_are_too_long_are_refused_or_cut_and_never_rendered_as_they_are() {
 
 #[test]
 fn names_that_yaml_takes_for_something_else_stay_names() {
+    // A Service's name begins with a letter.
+    let prefix = |text: &str| if text.starts_with(char::is_alphabetic) { text.to_owned() } else { "null".to_owned() };
     for text in ["1234", "1e3", "0x10", "012", "on", "yes", "null", "true", "1.5"] {
         let secrets = json!({
             "existingSecret": {"name": text},
@@ -87,7 +89,7 @@ fn names_that_yaml_takes_for_something_else_stay_names() {
         });
         let values = json!({
             "nameOverride": text.replace('.', "-"),
-            "fullnameOverride": text.replace('.', "-"),
+            "fullnameOverride": prefix(text),
             "serviceAccount": {"name": text},
             "database": secrets,
             "priorityClassName": text,
