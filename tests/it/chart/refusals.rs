@@ -7,9 +7,10 @@ use super::nulls::at;
 
 /// On top of a database; what the sentence names, and what of the way out.
 fn refused(values: Value, said: &[&str]) {
-    let refusal = Rendering::named("minimal").with(values.clone()).refusal();
+    let rendering = Rendering::named("minimal").with(values);
+    let refusal = rendering.refusal();
     for part in said {
-        assert!(refusal.contains(part), "{values}: {part:?} is not in: {refusal}");
+        assert!(refusal.contains(part), "{rendering:?}: {part:?} is not in: {refusal}");
     }
 }
 
