@@ -7,6 +7,12 @@ TOOLS := target/tools
 PROMTOOL := $(TOOLS)/promtool
 KUBE_APISERVER := $(TOOLS)/kube-apiserver
 ETCD := $(TOOLS)/etcd
+HELM := $(TOOLS)/helm
+HELM_UNITTEST := $(TOOLS)/helm-unittest
+HELM_DOCS := $(TOOLS)/helm-docs
+CRDS := $(TOOLS)/crds
+KUSTOMIZE := $(TOOLS)/kustomize
+KUBERNETES_VALIDATE := $(TOOLS)/venv/bin/kubernetes-validate
 CARGO_DENY := $(TOOLS)/bin/cargo-deny
 CARGO_DENY_VERSION := 0.20.2
 
@@ -18,6 +24,12 @@ OTHER_POSTGRESQL := 15 16 17
 
 # `make audit` checks the advisories when their database can be fetched; `ADVISORIES=required` fails otherwise.
 ADVISORIES ?=
+
+CHART := charts/retsu-collector
+WRITE_README := $(HELM_DOCS) --chart-search-root charts --sort-values-order file --log-level warning
+
+# What `make test` leaves to targets of their own.
+SKIPPED := --skip chart:: --skip image::
 
 # What `make chaos` injects, and on how many clusters at a time.
 CHAOS_FAULTS ?= 300
@@ -46,12 +58,35 @@ build: ## Build the program for release
 
 .PHONY: test
 test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others
-	RETSU_TEST_POSTGRESQL_VERSION=$(NEWEST_POSTGRESQL) $(CARGO) test --locked
-	RETSU_TEST_POSTGRESQL_VERSION=$(OLDEST_POSTGRESQL) $(CARGO) test --locked --test it -- --skip kubernetes::
+	RETSU_TEST_POSTGRESQL_VERSION=$(NEWEST_POSTGRESQL) $(CARGO) test --locked -- $(SKIPPED)
+	RETSU_TEST_POSTGRESQL_VERSION=$(OLDEST_POSTGRESQL) $(CARGO) test --locked --test it -- --skip kubernetes:: $(SKIPPED)
 	@for version in $(OTHER_POSTGRESQL); do \
 		echo "smoke test on PostgreSQL $$version"; \
 		RETSU_TEST_POSTGRESQL_VERSION=$$version $(CARGO) test --locked --test it -- smoke::; \
 	done
+
+.PHONY: chart
+chart: $(HELM) $(PROMTOOL) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(KUBE_APISERVER) $(ETCD) ## Check the chart: lint, unit tests, schemas, a real API server, drift of what is generated
+	$(HELM_UNITTEST) --strict $(CHART)
+	$(CARGO) test --locked --test it -- chart::
+	$(WRITE_README) --dry-run | diff $(CHART)/README.md - || { echo "run \`make chart-docs\`" >&2; exit 1; }
+	$(MAKE) check-manifests
+
+.PHONY: manifests
+manifests: $(HELM) ## Render manifests/ from the chart
+	HELM=$(HELM) tools/render-manifests manifests
+
+.PHONY: check-manifests
+check-manifests: $(HELM) ## Fail when manifests/ is not what the chart renders
+	rm -rf target/manifests
+	cp -r manifests target/manifests
+	grep --recursive --files-with-matches --null '^# Rendered from the chart' target/manifests | xargs -0 rm
+	HELM=$(HELM) tools/render-manifests target/manifests
+	@diff -ru manifests target/manifests || { echo "manifests/ is out of date: run \`make manifests\`" >&2; exit 1; }
+
+.PHONY: chart-docs
+chart-docs: $(HELM_DOCS) ## Write the README of the chart from its values
+	$(WRITE_README)
 
 .PHONY: chaos
 chaos: $(KUBE_APISERVER) $(ETCD) ## Inject 300 random faults, 50 times 8 into Kubernetes, and probe every pooler 50 times; CHAOS_SEED=N repeats the faults, UPDATE_DOCS=1 writes docs/failover.*
@@ -92,7 +127,7 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(CARGO_DENY) ## Build promtool, kube-apiserver, etcd and cargo-deny into target/tools
+tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) ## Build what the other targets run into target/tools
 
 # Without service discovery: the clouds' SDKs take longer to compile than everything else.
 $(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
@@ -110,6 +145,37 @@ $(KUBE_APISERVER): tools/kubernetes/go.mod tools/kubernetes/go.sum
 $(ETCD): tools/etcd/go.mod tools/etcd/go.sum
 	mkdir -p $(TOOLS)
 	cd tools/etcd && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$@ go.etcd.io/etcd/server/v3
+
+# One module: they share most of what there is to compile. They are stamped with the version of Kubernetes that they
+# know, as Helm's own build does; without, it is 1.20.
+$(HELM) $(HELM_UNITTEST) $(HELM_DOCS) &: tools/helm/go.mod tools/helm/go.sum
+	mkdir -p $(TOOLS)
+	cd tools/helm && version=$$(go list -m -f '{{.Version}}' helm.sh/helm/v3) && \
+		minor=$$(go list -m -f '{{.Version}}' k8s.io/client-go | cut -d. -f2) && helm=helm.sh/helm/v3 && \
+		CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X $$helm/internal/version.version=$$version \
+		-X $$helm/pkg/chartutil.k8sVersionMajor=1 -X $$helm/pkg/chartutil.k8sVersionMinor=$$minor \
+		-X $$helm/pkg/lint/rules.k8sVersionMajor=1 -X $$helm/pkg/lint/rules.k8sVersionMinor=$$minor" \
+		-o ../../$(TOOLS)/ tool
+
+$(KUSTOMIZE): tools/kustomize/go.mod tools/kustomize/go.sum
+	mkdir -p $(TOOLS)
+	cd tools/kustomize && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$@ sigs.k8s.io/kustomize/kustomize/v5
+
+# What the chart and the examples have resources of; nothing of these modules is compiled.
+$(CRDS): tools/crds/go.mod tools/crds/go.sum
+	rm -rf $@ $@.new
+	mkdir -p $@.new
+	cd tools/crds && directory() { go mod download -json "$$1" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'; } && \
+		operator=$$(directory github.com/prometheus-operator/prometheus-operator) && \
+		keda=$$(directory github.com/kedacore/keda/v2) && install -m 644 -t ../../$@.new \
+		$$operator/example/prometheus-operator-crd/*_{servicemonitors,podmonitors,prometheusrules}.yaml \
+		$$keda/config/crd/bases/*_{scaledobjects,triggerauthentications}.yaml
+	mv $@.new $@
+
+$(KUBERNETES_VALIDATE): tools/kubernetes-validate/requirements.txt
+	python3 -m venv --clear $(TOOLS)/venv
+	$(TOOLS)/venv/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
 
 $(CARGO_DENY):
 	$(CARGO) install --locked --root $(TOOLS) --version $(CARGO_DENY_VERSION) cargo-deny

@@ -1,7 +1,7 @@
 //! Integration tests, one binary. They start the real program on a real PostgreSQL.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod alerts;
+mod chart;
 mod collection;
 mod commands;
 mod connections;
@@ -15,6 +15,7 @@ mod lease;
 mod oracle;
 mod poolers;
 mod promotion;
+mod queries;
 mod quiet;
 mod readme;
 mod schema;

@@ -40,6 +40,13 @@
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* Some charts take the names of `global` as text; both forms do here. */}}
+{{- define "retsu-collector.imagePullSecrets" -}}
+{{- range concat (.Values.imagePullSecrets | default list) ((.Values.global).imagePullSecrets | default list) }}
+- name: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ .name | quote }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* What Deployment, Services, budget, network policy, monitors and the program select. Never more than this: a selector cannot be changed. */}}
 {{- define "retsu-collector.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "retsu-collector.name" . | quote }}
@@ -69,9 +76,9 @@ The metadata of an object that is not a Pod. Takes a list: the root context, the
 {{- $labels := include "retsu-collector.labels" $root | fromYaml }}
 {{- if $own.component }}{{ $_ := set $labels "app.kubernetes.io/component" $own.component }}{{ end }}
 {{- $annotations := merge dict ($own.annotations | default dict) ($root.Values.commonAnnotations | default dict) -}}
-name: {{ index . 1 }}
+name: {{ index . 1 | quote }}
 {{- if ne ($own.scope | default "Namespace") "Cluster" }}
-namespace: {{ $own.namespace | default (include "retsu-collector.namespace" $root) }}
+namespace: {{ $own.namespace | default (include "retsu-collector.namespace" $root) | quote }}
 {{- end }}
 labels:
   {{- merge $labels ($own.labels | default dict) ($root.Values.commonLabels | default dict) | toYaml | nindent 2 }}

@@ -1,23 +1,31 @@
 {{/* What a schema cannot say. Each rule ends the rendering with a sentence that says what to set. */}}
 {{- define "retsu-collector.validate" -}}
+{{- include "retsu-collector.validateNames" . }}
 {{- include "retsu-collector.validateDatabase" . }}
 {{- include "retsu-collector.validateConfig" . }}
 {{- include "retsu-collector.validateLabels" . }}
 {{- include "retsu-collector.validateBudget" . }}
+{{- include "retsu-collector.validateServices" . }}
 {{- include "retsu-collector.validateMonitors" . }}
 {{- include "retsu-collector.validateVersion" . }}
+{{- end }}
+
+{{- define "retsu-collector.validateNames" -}}
+{{- if not (regexMatch "(?i)^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "retsu-collector.fullname" .)) }}
+{{- fail (printf "%s: no name for a Service, which has lower-case letters, digits and -, a letter first; set fullnameOverride" (include "retsu-collector.fullname" .)) }}
+{{- end }}
 {{- end }}
 
 {{- define "retsu-collector.validateDatabase" -}}
 {{- $database := .Values.database | default dict }}
 {{- $config := (.Values.config).database | default dict }}
 {{- range $secret, $instead := dict "url" "database.existingSecret.name" "password" "database.passwordSecret.name" }}
-{{- if hasKey $config $secret }}
+{{- if not (kindIs "invalid" (index $config $secret)) }}
 {{- fail (printf "config.database.%s: a ConfigMap is no place for a secret; make a Secret and name it in %s" $secret $instead) }}
 {{- end }}
 {{- end }}
 {{- range $file, $instead := dict "url_file" "database.existingSecret" "password_file" "database.passwordSecret" "sslrootcert" "database.tls.ca" "sslcert" "database.tls.clientCertificate" "sslkey" "database.tls.clientCertificate" }}
-{{- if hasKey $config $file }}
+{{- if not (kindIs "invalid" (index $config $file)) }}
 {{- fail (printf "config.database.%s: the chart sets it; use %s" $file $instead) }}
 {{- end }}
 {{- end }}
@@ -27,7 +35,7 @@
 {{- end }}
 {{- if $url }}
 {{- range $part := list "host" "port" "user" "dbname" "sslmode" }}
-{{- if hasKey $config $part }}
+{{- if not (kindIs "invalid" (index $config $part)) }}
 {{- fail (printf "config.database.%s: a URL is given in database.existingSecret.name already; put it there, or leave that out" $part) }}
 {{- end }}
 {{- end }}
@@ -46,7 +54,7 @@
 
 {{- define "retsu-collector.validateConfig" -}}
 {{- range $key := list "mode" "instance_selector" "container_name" }}
-{{- if hasKey (($.Values.config).kubernetes | default dict) $key }}
+{{- if not (kindIs "invalid" (index (($.Values.config).kubernetes | default dict) $key)) }}
 {{- fail (printf "config.kubernetes.%s: the chart sets it, so that Services and program agree; leave it out" $key) }}
 {{- end }}
 {{- end }}
@@ -58,6 +66,9 @@
 {{- end }}
 
 {{- define "retsu-collector.validateLabels" -}}
+{{- if hasKey (include "retsu-collector.selectorLabels" . | fromYaml) (include "retsu-collector.roleLabel" .) }}
+{{- fail (printf "config.kubernetes.role_label: workloads and Services select by %s; set another label" (include "retsu-collector.roleLabel" .)) }}
+{{- end }}
 {{- $reserved := list "app.kubernetes.io/name" "app.kubernetes.io/instance" (include "retsu-collector.roleLabel" .) }}
 {{- range $value := list "commonLabels" "podLabels" }}
 {{- range $label, $_ := index $.Values $value }}
@@ -98,6 +109,16 @@
 {{- $strategy := .Values.updateStrategy | default dict }}
 {{- if and (eq "0" ($strategy.maxSurge | toString | trimSuffix "%")) (eq "0" ($strategy.maxUnavailable | toString | trimSuffix "%")) }}
 {{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so that a roll-out could not begin; set maxSurge: 1" }}
+{{- end }}
+{{- end }}
+
+{{- /* The API server adds the other family, and refuses an upgrade that takes it away again. */}}
+{{- define "retsu-collector.validateServices" -}}
+{{- range $value := list "leaderService" "metricsService" }}
+{{- $service := index $.Values $value | default dict }}
+{{- if and (has $service.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack")) (eq 1 (len ($service.ipFamilies | default list))) }}
+{{- fail (printf "%s.ipFamilies: %s has two families; name both, or none" $value $service.ipFamilyPolicy) }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -1,6 +1,7 @@
 //! Tests of the whole path from sources to settings.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod chart;
 mod connections;
 mod kubernetes;
 mod lease;

@@ -7,7 +7,7 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-const MANIFEST: &str = include_str!("../../../manifests/rbac.yaml");
+const MANIFEST: &str = include_str!("../../../manifests/base/rbac.yaml");
 
 /// The objects of the manifest.
 fn objects() -> Vec<Value> {

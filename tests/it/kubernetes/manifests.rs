@@ -14,6 +14,18 @@ use crate::support::{self, eventually, throughout};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Those with objects of a namespace that Kubernetes knows by itself.
+const FILES: [&str; 8] = [
+    "base/rbac.yaml",
+    "base/configmap.yaml",
+    "base/services.yaml",
+    "base/deployment.yaml",
+    "base/poddisruptionbudget.yaml",
+    "networkpolicy.yaml",
+    "examples/managed-postgresql.yaml",
+    "sidecar.yaml",
+];
+
 /// The objects of a file.
 fn objects(file: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(file);
@@ -43,7 +55,7 @@ async fn the_api_server_knows_every_field_of_every_manifest() {
         field_validation: Some(ValidationDirective::Strict),
         ..PatchParams::apply("test").force()
     };
-    for file in ["rbac.yaml", "leader-service.yaml", "sidecar.yaml"] {
+    for file in FILES {
         for mut object in objects(file) {
             assert_eq!(object["metadata"]["namespace"], "default", "{file}");
             object["metadata"]["namespace"] = cluster.namespace().into();
@@ -57,14 +69,16 @@ async fn the_api_server_knows_every_field_of_every_manifest() {
             taken.push(kind.kind);
         }
     }
-    assert_eq!(taken, ["ServiceAccount", "Role", "RoleBinding", "Service", "Service", "Deployment", "Service"]);
+    let base = ["ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Service", "Service", "Deployment"];
+    let rest = ["PodDisruptionBudget", "NetworkPolicy", "Service", "Secret", "Secret", "Deployment", "Service"];
+    assert_eq!(taken, [base, rest].concat());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_service_selects_the_leader_and_the_metrics_service_every_replica() {
     let (cluster, database) = (Cluster::new().await, support::queue_database().await);
     let [leader, metrics] =
-        ["retsu-collector-leader", "retsu-collector-metrics"].map(|name| object("leader-service.yaml", name));
+        ["retsu-collector-leader", "retsu-collector-metrics"].map(|name| object("base/services.yaml", name));
     assert_eq!(leader["spec"]["publishNotReadyAddresses"], false);
     assert_eq!(metrics["spec"]["publishNotReadyAddresses"], true);
     let _a = cluster.collector("a", &database.url(), |_| {}).await;

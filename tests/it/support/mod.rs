@@ -26,7 +26,7 @@ pub(crate) use postgres::{
 pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_with};
 pub(crate) use proxy::Proxy;
 pub(crate) use replication::{Replication, ServerIdentity, make_standby, server_identity};
-pub(crate) use scrape::{History, promtool, promtool_check};
+pub(crate) use scrape::{History, documented_metrics, promtool, promtool_check, promtool_run};
 pub(crate) use wait::{eventually, throughout};
 
 /// The tenure of a leader that exports.

@@ -1,5 +1,6 @@
 //! Who exports when, and whether what they export is well formed.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -74,6 +75,21 @@ pub(crate) fn promtool_check(exposition: &str) {
     let output = promtool.wait_with_output().unwrap();
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.trim().is_empty(), "{said}\n{exposition}");
+}
+
+/// A command of `promtool` in a directory; it has to succeed.
+pub(crate) fn promtool_run(directory: &Path, arguments: &[String]) {
+    let output = Command::new(promtool()).args(arguments).current_dir(directory).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(output.status.success(), "{said}");
+}
+
+/// The families that docs/metrics.md has, which is generated from the code.
+pub(crate) fn documented_metrics() -> HashSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| row.split('`').next().unwrap().to_owned()).collect()
 }
 
 /// `promtool` from `PROMTOOL`, from `target/tools` or from the search path.

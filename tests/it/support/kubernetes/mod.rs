@@ -15,5 +15,5 @@ pub(crate) use cluster::{Cluster, GRANTED};
 pub(crate) use labels::{COST, Carried, Change, Labels, ROLE, TERM, led};
 pub(crate) use pods::{CONTAINER, INSTANCE_SELECTOR};
 pub(crate) use proxy::{ApiProxy, Call, Fault};
-pub(crate) use server::ApiServer;
+pub(crate) use server::{ApiServer, program};
 pub(crate) use webhook::Webhook;

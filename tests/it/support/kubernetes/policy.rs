@@ -18,8 +18,16 @@ impl Cluster {
     /// Puts the policy in force for the namespace, and waits until it is.
     pub(crate) async fn enforce_admission_policy(&self) {
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE)).unwrap();
-        let text = text.replace("NAMESPACE", self.namespace()).replace("SERVICEACCOUNT", SERVICE_ACCOUNT);
-        let text = text.replace("RELEASE", "retsu");
+        // It is rendered for the release `retsu` and the account `retsu-collector` in `default`.
+        let renamed = |text: String, of: &str, to: String| {
+            assert!(text.contains(of), "{FILE} has no {of}");
+            text.replace(of, &to)
+        };
+        let namespace = self.namespace();
+        let text = renamed(text, "retsu-collector-default-retsu", format!("retsu-collector-{namespace}-retsu"));
+        let account = format!("system:serviceaccount:{namespace}:{SERVICE_ACCOUNT}");
+        let text = renamed(text, "system:serviceaccount:default:retsu-collector", account);
+        let text = renamed(text, "metadata.name: \"default\"", format!("metadata.name: {namespace}"));
         let mut documents =
             serde_yaml::Deserializer::from_str(&text).map(|document| Value::deserialize(document).unwrap());
         let [policy, binding] = [documents.next().unwrap(), documents.next().unwrap()];

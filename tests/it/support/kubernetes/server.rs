@@ -83,13 +83,18 @@ impl ApiServer {
 
     /// A client that may do anything. It belongs to the runtime it is made on.
     pub(crate) async fn admin(&self) -> Client {
+        Client::try_from(config(self.admin_kubeconfig("default")).await).unwrap()
+    }
+
+    /// What another program needs to do anything, in a namespace unless it names another.
+    pub(crate) fn admin_kubeconfig(&self, namespace: &str) -> Kubeconfig {
         let Certified { certificate, key } = &self.admin.0;
         let admin = AuthInfo {
             client_certificate_data: Some(base64(certificate)),
             client_key_data: Some(base64(key).into()),
             ..AuthInfo::default()
         };
-        Client::try_from(config(self.kubeconfig(&self.url(), "default", admin)).await).unwrap()
+        self.kubeconfig(&self.url(), namespace, admin)
     }
 
     /// A client that has nothing but this bearer token, and that retries nothing. It reaches the API server at `url`,
@@ -262,8 +267,8 @@ fn base64(text: &str) -> String {
     encoded.as_str().unwrap().to_owned()
 }
 
-/// A program from `$KUBE_APISERVER` or `$ETCD`, or from `target/tools`.
-fn program(name: &str) -> PathBuf {
+/// A program such as `etcd` from `$ETCD`, or from `target/tools`.
+pub(crate) fn program(name: &str) -> PathBuf {
     let variable = name.to_uppercase().replace('-', "_");
     let named = std::env::var_os(&variable).map(PathBuf::from);
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(name);

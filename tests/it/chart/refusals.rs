@@ -1,0 +1,178 @@
+//! Bad input: each is refused by the schema or a template, with a sentence that names the value and says what to set.
+
+use serde_json::{Value, json};
+
+use super::helm::{Rendering, defaults};
+use super::nulls::at;
+
+/// On top of a database; what the sentence names, and what of the way out.
+fn refused(values: Value, said: &[&str]) {
+    let rendering = Rendering::named("minimal").with(values);
+    let refusal = rendering.refusal();
+    for part in said {
+        assert!(refusal.contains(part), "{rendering:?}: {part:?} is not in: {refusal}");
+    }
+}
+
+#[test]
+fn no_database_is_refused_and_both_ways_to_give_one_are_named() {
+    let refusal = Rendering::bare().refusal();
+    for way in ["database.existingSecret.name", "config.database.host"] {
+        assert!(refusal.contains(way), "{refusal}");
+    }
+}
+
+#[test]
+fn a_disruption_budget_that_is_contradictory_or_allows_no_disruption_is_refused() {
+    let budget = |replicas: u32, max: Value, min: Value| json!({"replicaCount": replicas, "podDisruptionBudget": {"maxUnavailable": max, "minAvailable": min}});
+    refused(budget(2, json!(1), json!(1)), &["podDisruptionBudget", "minAvailable", "maxUnavailable: null"]);
+    for max in [json!(0), json!("0"), json!("0%")] {
+        refused(budget(2, max, Value::Null), &["podDisruptionBudget", "maxUnavailable"]);
+    }
+    for min in [json!(2), json!("2"), json!(3), json!("100%"), json!("51%"), json!("99%")] {
+        refused(budget(2, Value::Null, min), &["podDisruptionBudget", "minAvailable"]);
+    }
+    refused(budget(1, Value::Null, json!("1%")), &["podDisruptionBudget", "minAvailable"]);
+    refused(budget(2, Value::Null, Value::Null), &["podDisruptionBudget"]);
+
+    for (replicas, max, min) in [
+        (1, json!(1), Value::Null),
+        (2, json!("1%"), Value::Null),
+        (2, Value::Null, json!(1)),
+        (2, Value::Null, json!("50%")),
+        (3, Value::Null, json!("66%")),
+        (2, Value::Null, json!(0)),
+    ] {
+        let objects = Rendering::named("minimal").with(budget(replicas, max.clone(), min.clone())).objects();
+        let spec = &objects.only("PodDisruptionBudget")["spec"];
+        assert_eq!([&spec["maxUnavailable"], &spec["minAvailable"]], [&max, &min]);
+    }
+}
+
+#[test]
+fn no_replicas_and_numbers_out_of_range_are_refused() {
+    for replicas in [json!(0), json!(-1), json!("two"), json!(1.5)] {
+        refused(json!({"replicaCount": replicas}), &["replicaCount"]);
+    }
+    for port in [json!(0), json!(65536), json!(-1), json!("http")] {
+        refused(json!({"config": {"worker": {"management": {"port": port}}}}), &["port"]);
+        refused(json!({"leaderService": {"port": port}}), &["port"]);
+        refused(json!({"networkPolicy": {"enabled": true, "databasePorts": [port]}}), &["databasePorts"]);
+        refused(json!({"networkPolicy": {"enabled": true, "apiServerPorts": [port]}}), &["apiServerPorts"]);
+        refused(json!({"config": {"database": {"port": port}}}), &["port"]);
+    }
+}
+
+/// Maps whose keys are the user's, or those of a type of Kubernetes.
+const OPEN: [&str; 27] = [
+    "affinity",
+    "commonAnnotations",
+    "commonLabels",
+    "dnsConfig",
+    "grafanaDashboard.annotations",
+    "grafanaDashboard.labels",
+    "leaderService.annotations",
+    "leaderService.labels",
+    "livenessProbe",
+    "metricsService.annotations",
+    "metricsService.labels",
+    "nodeSelector",
+    "podAnnotations",
+    "podLabels",
+    "podMonitor.annotations",
+    "podMonitor.labels",
+    "podSecurityContext",
+    "prometheusRule.alertLabels",
+    "prometheusRule.annotations",
+    "prometheusRule.labels",
+    "readinessProbe",
+    "resources",
+    "securityContext",
+    "serviceAccount.annotations",
+    "serviceMonitor.annotations",
+    "serviceMonitor.labels",
+    "startupProbe",
+];
+
+/// The paths of all maps whose keys are the chart's.
+fn maps(value: &Value, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    if OPEN.contains(&path.join(".").as_str()) || !value.is_object() {
+        return;
+    }
+    found.push(path.clone());
+    for (key, value) in value.as_object().into_iter().flatten() {
+        path.push(key.clone());
+        maps(value, path, found);
+        path.pop();
+    }
+}
+
+#[test]
+fn an_unknown_key_is_refused_at_every_level_and_named() {
+    let mut all = Vec::new();
+    maps(&defaults(), &mut Vec::new(), &mut all);
+    assert!(all.len() > 20, "{all:?}");
+    for mut path in all {
+        path.push("unknownKey".to_owned());
+        refused(at(&path, json!(true)), &["unknownKey"]);
+    }
+}
+
+#[test]
+fn one_family_of_addresses_where_there_are_to_be_two_is_refused_because_no_upgrade_would_pass() {
+    for service in ["leaderService", "metricsService"] {
+        for policy in ["PreferDualStack", "RequireDualStack"] {
+            let one = json!({service: {"ipFamilyPolicy": policy, "ipFamilies": ["IPv6"]}});
+            refused(one, &[&format!("{service}.ipFamilies"), "both"]);
+        }
+    }
+}
+
+#[test]
+fn two_monitors_for_the_same_replicas_are_refused() {
+    let both = json!({"serviceMonitor": {"enabled": true}, "podMonitor": {"enabled": true}});
+    refused(both, &["serviceMonitor.enabled", "podMonitor.enabled"]);
+}
+
+#[test]
+fn a_secret_in_the_configuration_is_refused_and_not_repeated() {
+    let secret = "postgres://u:tops3cret@db/q";
+    for (key, instead) in [("url", "database.existingSecret"), ("password", "database.passwordSecret")] {
+        for rendering in [Rendering::named("minimal"), Rendering::named("parts-tls")] {
+            let refusal = rendering.with(json!({"config": {"database": {key: secret}}})).refusal();
+            assert!(refusal.contains(&format!("config.database.{key}")) && refusal.contains(instead), "{refusal}");
+            assert!(!refusal.contains("tops3cret"), "{refusal}");
+        }
+    }
+}
+
+#[test]
+fn a_label_that_something_selects_by_is_refused_as_one_of_the_users() {
+    for labels in ["commonLabels", "podLabels"] {
+        for reserved in ["app.kubernetes.io/name", "app.kubernetes.io/instance", "retsu.io/collector-role"] {
+            refused(json!({labels: {reserved: "leader"}}), &[labels, reserved]);
+        }
+        let changed = json!({labels: {"example.com/role": "leader"}, "config": {"kubernetes": {"role_label": "example.com/role"}}});
+        refused(changed, &[labels, "example.com/role"]);
+    }
+}
+
+#[test]
+fn the_role_label_cannot_be_one_that_workloads_are_selected_by() {
+    for label in ["app.kubernetes.io/name", "app.kubernetes.io/instance"] {
+        refused(json!({"config": {"kubernetes": {"role_label": label}}}), &["role_label"]);
+    }
+}
+
+#[test]
+fn what_the_chart_sets_itself_is_refused_in_the_configuration() {
+    for key in ["mode", "instance_selector", "container_name"] {
+        refused(json!({"config": {"kubernetes": {key: "auto"}}}), &[&format!("config.kubernetes.{key}")]);
+    }
+}
+
+#[test]
+fn the_admission_policy_is_refused_where_kubernetes_has_none() {
+    let refusal = Rendering::named("policy").kubernetes(super::OLDEST).refusal();
+    assert!(refusal.contains("admissionPolicy.enabled") && refusal.contains("1.30"), "{refusal}");
+}
