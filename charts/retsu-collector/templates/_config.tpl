@@ -38,7 +38,7 @@
 {{- ((.Values.config).worker).shutdown_timeout_seconds | default 30 | ceil | int }}
 {{- end }}
 
-{{/* Volumes of the database's secrets. Mounted as directories, a file follows its Secret; a `subPath` would not. */}}
+{{/* Volumes of the database's secrets. Mounted as directories, a file follows its Secret; a `subPath` would not. Modes are decimal, 288 for 0440: YAML 1.2 takes a leading zero for text. */}}
 {{- define "retsu-collector.secretVolumes" -}}
 {{- $database := .Values.database | default dict }}
 {{- $existing := $database.existingSecret | default dict }}
@@ -49,7 +49,7 @@
 - name: database-url
   secret:
     secretName: {{ $existing.name | quote }}
-    defaultMode: 0440
+    defaultMode: 288
     items:
       - key: {{ $existing.key | default "url" | quote }}
         path: url
@@ -57,7 +57,7 @@
 - name: database-password
   secret:
     secretName: {{ $password.name | quote }}
-    defaultMode: 0440
+    defaultMode: 288
     items:
       - key: {{ $password.key | default "password" | quote }}
         path: password
@@ -66,7 +66,7 @@
 - name: database-ca
   secret:
     secretName: {{ $ca.secretName | quote }}
-    defaultMode: 0444
+    defaultMode: 292
     items:
       - key: {{ $ca.key | default "ca.crt" | quote }}
         path: ca.crt
@@ -74,7 +74,7 @@
 - name: database-ca
   configMap:
     name: {{ $ca.configMapName | quote }}
-    defaultMode: 0444
+    defaultMode: 292
     items:
       - key: {{ $ca.key | default "ca.crt" | quote }}
         path: ca.crt
@@ -83,7 +83,7 @@
 - name: database-client
   secret:
     secretName: {{ $client.secretName | quote }}
-    defaultMode: 0440
+    defaultMode: 288
     items:
       - key: {{ $client.certificateKey | default "tls.crt" | quote }}
         path: tls.crt

@@ -4,6 +4,7 @@
 {{- include "retsu-collector.validateConfig" . }}
 {{- include "retsu-collector.validateLabels" . }}
 {{- include "retsu-collector.validateBudget" . }}
+{{- include "retsu-collector.validateServices" . }}
 {{- include "retsu-collector.validateMonitors" . }}
 {{- include "retsu-collector.validateVersion" . }}
 {{- end }}
@@ -58,6 +59,9 @@
 {{- end }}
 
 {{- define "retsu-collector.validateLabels" -}}
+{{- if hasKey (include "retsu-collector.selectorLabels" . | fromYaml) (include "retsu-collector.roleLabel" .) }}
+{{- fail (printf "config.kubernetes.role_label: workloads and Services select by %s; set another label" (include "retsu-collector.roleLabel" .)) }}
+{{- end }}
 {{- $reserved := list "app.kubernetes.io/name" "app.kubernetes.io/instance" (include "retsu-collector.roleLabel" .) }}
 {{- range $value := list "commonLabels" "podLabels" }}
 {{- range $label, $_ := index $.Values $value }}
@@ -98,6 +102,16 @@
 {{- $strategy := .Values.updateStrategy | default dict }}
 {{- if and (eq "0" ($strategy.maxSurge | toString | trimSuffix "%")) (eq "0" ($strategy.maxUnavailable | toString | trimSuffix "%")) }}
 {{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so that a roll-out could not begin; set maxSurge: 1" }}
+{{- end }}
+{{- end }}
+
+{{- /* The API server adds the other family, and refuses an upgrade that takes it away again. */}}
+{{- define "retsu-collector.validateServices" -}}
+{{- range $value := list "leaderService" "metricsService" }}
+{{- $service := index $.Values $value | default dict }}
+{{- if and (has $service.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack")) (eq 1 (len ($service.ipFamilies | default list))) }}
+{{- fail (printf "%s.ipFamilies: %s has two families; name both, or none" $value $service.ipFamilyPolicy) }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -43,25 +43,27 @@ fn without_any_single_value_the_chart_renders_or_says_what_to_set() {
     });
 }
 
+/// The same maps, with null for everything in them.
+fn nulled(value: &Value) -> Value {
+    match value {
+        Value::Object(members) if !members.is_empty() => {
+            members.iter().map(|(key, value)| (key.clone(), nulled(value))).collect::<Map<_, _>>().into()
+        }
+        _ => Value::Null,
+    }
+}
+
 #[test]
 fn with_null_in_place_of_every_value_but_the_database_the_chart_renders() {
-    let values = defaults();
-    let of_nulls = |value: &Value| match value {
-        Value::Object(members) => members.keys().map(|key| (key.clone(), Value::Null)).collect::<Map<_, _>>().into(),
-        _ => Value::Null,
-    };
-    let database = json!({"database": {"existingSecret": {"name": "retsu-database"}}});
-    let shallow: Map<_, _> = values.as_object().unwrap().keys().map(|key| (key.clone(), Value::Null)).collect();
-    let deep: Map<_, _> =
-        values.as_object().unwrap().iter().map(|(key, value)| (key.clone(), of_nulls(value))).collect();
-    for (nulls, unnamed) in [(shallow, true), (deep, true)] {
-        let mut nulls = Value::Object(nulls);
-        nulls.as_object_mut().unwrap().remove("database");
-        if unnamed {
-            // A ServiceAccount that nobody makes has to be named.
-            nulls["serviceAccount"] = json!({"create": null, "name": "named", "annotations": null});
-        }
-        let objects = Rendering::bare().with(database.clone()).with(nulls).objects();
-        assert_eq!(objects.of("Deployment").count(), 1);
+    let deep = nulled(&defaults());
+    let shallow: Map<_, _> = deep.as_object().unwrap().keys().map(|key| (key.clone(), Value::Null)).collect();
+    for nulls in [shallow.into(), deep] {
+        let given = json!({
+            "database": {"existingSecret": {"name": "retsu-database"}},
+            // One that nobody makes has to be named.
+            "serviceAccount": {"name": "named"},
+        });
+        let objects = Rendering::bare().with(nulls).with(given).objects();
+        assert_eq!(objects.only("Deployment")["spec"]["template"]["spec"]["serviceAccountName"], "named");
     }
 }

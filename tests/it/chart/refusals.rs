@@ -62,8 +62,8 @@ fn no_replicas_and_numbers_out_of_range_are_refused() {
     }
 }
 
-/// Maps whose keys are the user's, by their path.
-const OPEN: [&str; 24] = [
+/// Maps whose keys are the user's, or those of a type of Kubernetes.
+const OPEN: [&str; 27] = [
     "affinity",
     "commonAnnotations",
     "commonLabels",
@@ -85,22 +85,20 @@ const OPEN: [&str; 24] = [
     "prometheusRule.annotations",
     "prometheusRule.labels",
     "readinessProbe",
+    "resources",
     "securityContext",
     "serviceAccount.annotations",
     "serviceMonitor.annotations",
+    "serviceMonitor.labels",
+    "startupProbe",
 ];
 
-/// Whether the keys of a map are the user's, or those of a Kubernetes type.
-fn is_open(path: &str) -> bool {
-    let within = |open: &str| path == open || path.starts_with(&format!("{open}."));
-    OPEN.iter().any(|open| within(open))
-        || ["resources", "startupProbe", "serviceMonitor.labels"].iter().any(|open| within(open))
-}
-
+/// The paths of all maps whose keys are the chart's.
 fn maps(value: &Value, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
-    if value.is_object() && !is_open(&path.join(".")) {
-        found.push(path.clone());
+    if OPEN.contains(&path.join(".").as_str()) || !value.is_object() {
+        return;
     }
+    found.push(path.clone());
     for (key, value) in value.as_object().into_iter().flatten() {
         path.push(key.clone());
         maps(value, path, found);
@@ -116,6 +114,16 @@ fn an_unknown_key_is_refused_at_every_level_and_named() {
     for mut path in all {
         path.push("unknownKey".to_owned());
         refused(at(&path, json!(true)), &["unknownKey"]);
+    }
+}
+
+#[test]
+fn one_family_of_addresses_where_there_are_to_be_two_is_refused_because_no_upgrade_would_pass() {
+    for service in ["leaderService", "metricsService"] {
+        for policy in ["PreferDualStack", "RequireDualStack"] {
+            let one = json!({service: {"ipFamilyPolicy": policy, "ipFamilies": ["IPv6"]}});
+            refused(one, &[&format!("{service}.ipFamilies"), "both"]);
+        }
     }
 }
 
