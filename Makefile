@@ -32,6 +32,38 @@ POOLER_TRIALS ?= 50
 # The commit that the program names as its own.
 export RETSU_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
+# The image: its name, its architecture in the words of Docker, and the target of Rust that this is.
+IMAGE ?= retsu-collector
+VERSION = $(shell $(CARGO) pkgid | sed 's/.*[#@]//')
+MACHINE := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
+ARCH ?= $(MACHINE)
+TARGET = $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(ARCH)))-unknown-linux-gnu
+IMAGE_FEATURES := --no-default-features --features otlp
+CONTEXT := target/image/context
+ROOTFS = $(CONTEXT)/$(ARCH)
+
+# Debian's compiler for that target links, where it is not the machine's own.
+ifneq ($(ARCH),$(MACHINE))
+CROSS_LINKER = CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_LINKER=$(TARGET:-unknown-linux-gnu=-linux-gnu-gcc)
+endif
+
+# Another Docker client than Debian's, first on the PATH, may be one without BuildKit.
+export DOCKER ?= $(firstword $(wildcard /usr/bin/docker) docker)
+
+# Where the source is, without a password that the address may have.
+SOURCE ?= $(shell git config --get remote.origin.url | sed -E 's,//[^@/]*@,//,' | grep . || echo unknown)
+
+# What was made from one commit has one date, so that builds repeat.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+# The authorities that Mozilla trusts, of Debian's ca-certificates, and none that this machine alone trusts.
+CA_CERTIFICATES ?= /usr/share/ca-certificates/mozilla
+
+# What the labels of the image say; `docker build` takes the same for BINARY=source.
+IMAGE_ARGUMENTS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(RETSU_COMMIT) --build-arg SOURCE=$(SOURCE) \
+	--build-arg CREATED=$(shell date --utc --date=@$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ) \
+	--build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +75,27 @@ run: ## Watch a failover on an embedded PostgreSQL; ARGS="--duration 60" ends it
 .PHONY: build
 build: ## Build the program for release
 	$(CARGO) build --locked --release
+
+.PHONY: static
+static: ## Build the static program of the image; ARCH=amd64 or arm64 for another machine than this one
+	RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo --remap-path-prefix=$(CURDIR)=/src" \
+		$(CROSS_LINKER) $(CARGO) build --release --locked $(IMAGE_FEATURES) --bin retsu-collector --target $(TARGET)
+
+# Everything that is in the image.
+.PHONY: rootfs
+rootfs: static
+	rm -rf $(ROOTFS)
+	install -d -m 0755 $(addprefix $(ROOTFS)/,. etc etc/ssl etc/ssl/certs usr usr/local usr/local/bin)
+	install -m 0755 target/$(TARGET)/release/retsu-collector $(ROOTFS)/usr/local/bin
+	cat $(CA_CERTIFICATES)/*.crt | install -m 0644 /dev/stdin $(ROOTFS)/etc/ssl/certs/ca-certificates.crt
+	echo 'hosts: files dns' | install -m 0644 /dev/stdin $(ROOTFS)/etc/nsswitch.conf
+	find $(ROOTFS) -exec touch --date=@$(SOURCE_DATE_EPOCH) {} +
+
+.PHONY: image
+image: rootfs ## Build the image from it, without a registry
+	e2e/cluster/engine
+	DOCKER_BUILDKIT=1 $(DOCKER) build --file Dockerfile --platform linux/$(ARCH) --tag $(IMAGE):$(VERSION) \
+		--build-arg BINARY=prebuilt $(IMAGE_ARGUMENTS) $(CONTEXT)
 
 .PHONY: test
 test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others
