@@ -97,10 +97,14 @@ image: rootfs ## Build the image from it, without a registry
 	DOCKER_BUILDKIT=1 $(DOCKER) build --file Dockerfile --platform linux/$(ARCH) --tag $(IMAGE):$(VERSION) \
 		--build-arg BINARY=prebuilt $(IMAGE_ARGUMENTS) $(CONTEXT)
 
+.PHONY: image-test
+image-test: image $(KUBE_APISERVER) $(ETCD) ## Run its tests, on this image in a real engine
+	RETSU_TEST_IMAGE=$(IMAGE):$(VERSION) $(CARGO) test --locked --test it -- image::
+
 .PHONY: test
 test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others
-	RETSU_TEST_POSTGRESQL_VERSION=$(NEWEST_POSTGRESQL) $(CARGO) test --locked
-	RETSU_TEST_POSTGRESQL_VERSION=$(OLDEST_POSTGRESQL) $(CARGO) test --locked --test it -- --skip kubernetes::
+	RETSU_TEST_POSTGRESQL_VERSION=$(NEWEST_POSTGRESQL) $(CARGO) test --locked -- --skip chart:: --skip image::
+	RETSU_TEST_POSTGRESQL_VERSION=$(OLDEST_POSTGRESQL) $(CARGO) test --locked --test it -- --skip kubernetes:: --skip chart:: --skip image::
 	@for version in $(OTHER_POSTGRESQL); do \
 		echo "smoke test on PostgreSQL $$version"; \
 		RETSU_TEST_POSTGRESQL_VERSION=$$version $(CARGO) test --locked --test it -- smoke::; \
