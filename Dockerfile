@@ -1,10 +1,10 @@
 # The image of the collector: a static program, the public certificate authorities, and where names are looked up.
-# BINARY=source compiles the program here; BINARY=prebuilt takes the tree that `make image` has laid out as its context,
-# and needs no registry, because no stage that it uses has a base image. docs/image.md has both.
+# BINARY=source compiles the program here; BINARY=prebuilt takes what `make image` has put into its context, and
+# needs no registry, because no stage that it uses has a base image. docs/image.md has both.
 ARG BINARY=source
 
 # Runs as the machine that builds, and compiles for the one that is wanted: no emulation.
-FROM --platform=$BUILDPLATFORM rust:1.95-bookworm AS binary-source
+FROM --platform=$BUILDPLATFORM rust:1.95-bookworm AS compile
 ARG BUILDARCH
 ARG TARGETARCH
 ARG REVISION=unknown
@@ -25,15 +25,16 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target,id=retsu-collector-$TARGETARCH,sharing=locked \
     make rootfs ARCH=$TARGETARCH RETSU_COMMIT=$REVISION SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH && \
-    cp -a target/image/context/$TARGETARCH /rootfs
+    mkdir /rootfs && tar --extract --file target/image/context/$TARGETARCH.tar --directory /rootfs
+
+FROM scratch AS binary-source
+COPY --from=compile /rootfs/ /
 
 FROM scratch AS binary-prebuilt
 ARG TARGETARCH
-COPY $TARGETARCH/ /rootfs/
+ADD $TARGETARCH.tar /
 
-FROM binary-${BINARY} AS binary
-
-FROM scratch
+FROM binary-${BINARY}
 ARG VERSION=unknown
 ARG REVISION=unknown
 ARG SOURCE=unknown
@@ -45,7 +46,6 @@ LABEL org.opencontainers.image.title="retsu-collector" \
       org.opencontainers.image.revision="$REVISION" \
       org.opencontainers.image.created="$CREATED" \
       org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=binary /rootfs/ /
 USER 65532:65532
 EXPOSE 24247
 ENTRYPOINT ["/usr/local/bin/retsu-collector"]

@@ -40,7 +40,7 @@ ARCH ?= $(MACHINE)
 TARGET = $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(ARCH)))-unknown-linux-gnu
 IMAGE_FEATURES := --no-default-features --features otlp
 CONTEXT := target/image/context
-ROOTFS = $(CONTEXT)/$(ARCH)
+ROOTFS = target/image/rootfs/$(ARCH)
 
 # Debian's compiler for that target links, where it is not the machine's own.
 ifneq ($(ARCH),$(MACHINE))
@@ -89,7 +89,9 @@ rootfs: static
 	install -m 0755 target/$(TARGET)/release/retsu-collector $(ROOTFS)/usr/local/bin
 	cat $(CA_CERTIFICATES)/*.crt | install -m 0644 /dev/stdin $(ROOTFS)/etc/ssl/certs/ca-certificates.crt
 	echo 'hosts: files dns' | install -m 0644 /dev/stdin $(ROOTFS)/etc/nsswitch.conf
-	find $(ROOTFS) -exec touch --date=@$(SOURCE_DATE_EPOCH) {} +
+	mkdir -p $(CONTEXT)
+	tar --create --file $(CONTEXT)/$(ARCH).tar --directory $(ROOTFS) --sort=name --mtime=@$(SOURCE_DATE_EPOCH) \
+		--numeric-owner --owner=0 --group=0 .
 
 .PHONY: image
 image: rootfs ## Build the image from it, without a registry
