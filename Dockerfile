@@ -1,4 +1,4 @@
-# The image of the collector: a static program, the public certificate authorities, and where names are looked up.
+# The image of the collector: a static program and the public certificate authorities.
 # BINARY=source compiles the program here; BINARY=prebuilt takes what `make image` has put into its context, and
 # needs no registry, because no stage that it uses has a base image. docs/image.md has both.
 ARG BINARY=source

@@ -9,6 +9,8 @@ KUBE_APISERVER := $(TOOLS)/kube-apiserver
 ETCD := $(TOOLS)/etcd
 CARGO_DENY := $(TOOLS)/bin/cargo-deny
 CARGO_DENY_VERSION := 0.20.2
+CARGO_CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
+CARGO_CYCLONEDX_VERSION := 0.5.9
 
 # The integration suite runs on the newest and the oldest PostgreSQL, a smoke test on those between. What is between
 # the collector and Kubernetes is the same on all of them, and is tested on the newest.
@@ -41,6 +43,7 @@ TARGET = $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(ARCH)))-unknown-linu
 IMAGE_FEATURES := --no-default-features --features otlp
 CONTEXT := target/image/context
 ROOTFS = target/image/rootfs/$(ARCH)
+SBOM = target/image/retsu-collector-$(VERSION)-$(ARCH).cdx.json
 
 # Debian's compiler for that target links, where it is not the machine's own.
 ifneq ($(ARCH),$(MACHINE))
@@ -88,7 +91,6 @@ rootfs: static
 	install -d -m 0755 $(addprefix $(ROOTFS)/,. etc etc/ssl etc/ssl/certs usr usr/local usr/local/bin)
 	install -m 0755 target/$(TARGET)/release/retsu-collector $(ROOTFS)/usr/local/bin
 	cat $(CA_CERTIFICATES)/*.crt | install -m 0644 /dev/stdin $(ROOTFS)/etc/ssl/certs/ca-certificates.crt
-	echo 'hosts: files dns' | install -m 0644 /dev/stdin $(ROOTFS)/etc/nsswitch.conf
 	mkdir -p $(CONTEXT)
 	tar --create --file $(CONTEXT)/$(ARCH).tar --directory $(ROOTFS) --sort=name --mtime=@$(SOURCE_DATE_EPOCH) \
 		--numeric-owner --owner=0 --group=0 .
@@ -99,9 +101,19 @@ image: rootfs ## Build the image from it, without a registry
 	DOCKER_BUILDKIT=1 $(DOCKER) build --file Dockerfile --platform linux/$(ARCH) --tag $(IMAGE):$(VERSION) \
 		--build-arg BINARY=prebuilt $(IMAGE_ARGUMENTS) $(CONTEXT)
 
+.PHONY: sbom
+sbom: $(CARGO_CYCLONEDX) ## List the crates of the program in the image, as CycloneDX in target/image
+	mkdir -p target/image
+	$(CARGO_CYCLONEDX) cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps $(IMAGE_FEATURES) \
+		--target $(TARGET) --override-filename every-crate.cdx
+	mv every-crate.cdx.json target/image
+	tree() { $(CARGO) tree --locked $(IMAGE_FEATURES) --target $(TARGET) --prefix none --edges "$$1"; } && \
+		jq --from-file tools/sbom/crates.jq --arg tree "$$(tree normal)" --arg linked "$$(tree normal,no-proc-macro)" \
+		target/image/every-crate.cdx.json > $(SBOM)
+
 .PHONY: image-test
-image-test: image $(KUBE_APISERVER) $(ETCD) ## Run its tests, on this image in a real engine
-	RETSU_TEST_IMAGE=$(IMAGE):$(VERSION) $(CARGO) test --locked --test it -- image::
+image-test: image sbom $(KUBE_APISERVER) $(ETCD) ## Run its tests, on this image in a real engine
+	RETSU_TEST_IMAGE=$(IMAGE):$(VERSION) RETSU_TEST_SBOM=$(SBOM) $(CARGO) test --locked --test it -- image::
 
 .PHONY: test
 test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others
@@ -151,7 +163,7 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(CARGO_DENY) ## Build promtool, kube-apiserver, etcd and cargo-deny into target/tools
+tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build promtool, kube-apiserver, etcd, cargo-deny and cargo-cyclonedx into target/tools
 
 # Without service discovery: the clouds' SDKs take longer to compile than everything else.
 $(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
@@ -172,3 +184,7 @@ $(ETCD): tools/etcd/go.mod tools/etcd/go.sum
 
 $(CARGO_DENY):
 	$(CARGO) install --locked --root $(TOOLS) --version $(CARGO_DENY_VERSION) cargo-deny
+
+# It runs for a second: no time is spent on making it fast.
+$(CARGO_CYCLONEDX):
+	$(CARGO) install --locked --debug --root $(TOOLS) --version $(CARGO_CYCLONEDX_VERSION) cargo-cyclonedx

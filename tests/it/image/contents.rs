@@ -10,18 +10,17 @@ use serde_json::Value;
 
 use super::docker::{image, run, told};
 
-const PROGRAM: &str = "usr/local/bin/retsu-collector";
+pub(super) const PROGRAM: &str = "usr/local/bin/retsu-collector";
 const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
-const NAME_SERVICE: &str = "etc/nsswitch.conf";
 
 /// The layers of the image, unpacked from what Docker saves.
-struct Layers {
+pub(super) struct Layers {
     directory: tempfile::TempDir,
     files: Vec<PathBuf>,
 }
 
 impl Layers {
-    fn of_the_image() -> Self {
+    pub(super) fn of_the_image() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let saved = directory.path().join("image.tar");
         told(&["save", "--output", saved.to_str().unwrap(), &image()]);
@@ -48,7 +47,7 @@ impl Layers {
     }
 
     /// Unpacks a file.
-    fn file(&self, path: &str) -> PathBuf {
+    pub(super) fn file(&self, path: &str) -> PathBuf {
         for layer in &self.files {
             let (layer, directory) = (layer.to_str().unwrap(), self.directory.path().to_str().unwrap());
             tar(&["--extract", "--file", layer, "--directory", directory, path]);
@@ -79,7 +78,7 @@ fn source_date() -> String {
 }
 
 #[test]
-fn it_has_the_program_the_authorities_and_the_order_of_name_services_and_no_other_file() {
+fn it_has_the_program_and_the_authorities_and_no_other_file() {
     let list = Layers::of_the_image().list();
     let (directories, files): (Vec<_>, Vec<_>) = list.iter().partition(|[mode, ..]| mode.starts_with('d'));
     let mut files: Vec<_> = files.iter().map(|[mode, owner, _, path]| [&**mode, owner, path]).collect();
@@ -118,6 +117,17 @@ fn the_program_needs_neither_an_interpreter_nor_a_library_and_is_loaded_anywhere
     }
     let kind = headers.lines().find(|line| line.trim_start().starts_with("Type:")).unwrap();
     assert!(kind.contains("DYN"), "{kind}");
+}
+
+#[test]
+fn the_program_names_no_directory_of_the_machine_that_built_it() {
+    let program = fs::read(Layers::of_the_image().file(PROGRAM)).unwrap();
+    let program = String::from_utf8_lossy(&program);
+    let home =
+        std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo"))).unwrap();
+    for directory in [env!("CARGO_MANIFEST_DIR"), &home] {
+        assert!(!program.contains(directory), "{directory}");
+    }
 }
 
 #[test]

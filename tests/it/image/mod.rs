@@ -9,4 +9,5 @@ mod names;
 mod process;
 #[path = "../../../benches/support/resident.rs"]
 mod resident;
+mod sbom;
 mod secure;
