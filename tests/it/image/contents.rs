@@ -83,8 +83,7 @@ fn it_has_the_program_and_the_authorities_and_no_other_file() {
     let (directories, files): (Vec<_>, Vec<_>) = list.iter().partition(|[mode, ..]| mode.starts_with('d'));
     let mut files: Vec<_> = files.iter().map(|[mode, owner, _, path]| [&**mode, owner, path]).collect();
     files.sort_unstable_by_key(|[.., path]| *path);
-    let expected =
-        [["-rw-r--r--", "0/0", NAME_SERVICE], ["-rw-r--r--", "0/0", AUTHORITIES], ["-rwxr-xr-x", "0/0", PROGRAM]];
+    let expected = [["-rw-r--r--", "0/0", AUTHORITIES], ["-rwxr-xr-x", "0/0", PROGRAM]];
     assert_eq!(files, expected);
     for [mode, owner, _, path] in directories {
         assert_eq!((&**mode, &**owner), ("drwxr-xr-x", "0/0"), "{path}");
