@@ -108,7 +108,8 @@ fn it_is_not_larger_than_twenty_megabytes() {
 
 #[test]
 fn the_program_needs_neither_an_interpreter_nor_a_library_and_is_loaded_anywhere() {
-    let program = Layers::of_the_image().file(PROGRAM);
+    let layers = Layers::of_the_image();
+    let program = layers.file(PROGRAM);
     let headers =
         said("readelf", &["--wide", "--file-header", "--program-headers", "--dynamic", program.to_str().unwrap()]);
     for absent in ["INTERP", "(NEEDED)"] {
