@@ -24,7 +24,7 @@ WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target,id=retsu-collector-$TARGETARCH,sharing=locked \
-    make rootfs ARCH=$TARGETARCH RETSU_COMMIT=$REVISION SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH && \
+    make rootfs ARCH=$TARGETARCH RETSU_COMMIT=$REVISION SOURCE_DATE=$SOURCE_DATE_EPOCH && \
     mkdir /rootfs && tar --extract --file target/image/context/$TARGETARCH.tar --directory /rootfs
 
 FROM scratch AS binary-source

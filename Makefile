@@ -56,16 +56,17 @@ export DOCKER ?= $(firstword $(wildcard /usr/bin/docker) docker)
 # Where the source is, without a password that the address may have.
 SOURCE ?= $(shell git config --get remote.origin.url | sed -E 's,//[^@/]*@,//,' | grep . || echo unknown)
 
-# What was made from one commit has one date, so that builds repeat.
-export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+# What was made from one commit has one date, so that builds repeat. The compiler is not told: build scripts would run
+# again for every commit.
+SOURCE_DATE ?= $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || echo 0))
 
 # The authorities that Mozilla trusts, of Debian's ca-certificates, and none that this machine alone trusts.
 CA_CERTIFICATES ?= /usr/share/ca-certificates/mozilla
 
 # What the labels of the image say; `docker build` takes the same for BINARY=source.
 IMAGE_ARGUMENTS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(RETSU_COMMIT) --build-arg SOURCE=$(SOURCE) \
-	--build-arg CREATED=$(shell date --utc --date=@$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ) \
-	--build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
+	--build-arg CREATED=$(shell date --utc --date=@$(SOURCE_DATE) +%Y-%m-%dT%H:%M:%SZ) \
+	--build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE)
 
 .PHONY: help
 help: ## List the targets
@@ -92,7 +93,7 @@ rootfs: static
 	install -m 0755 target/$(TARGET)/release/retsu-collector $(ROOTFS)/usr/local/bin
 	cat $(CA_CERTIFICATES)/*.crt | install -m 0644 /dev/stdin $(ROOTFS)/etc/ssl/certs/ca-certificates.crt
 	mkdir -p $(CONTEXT)
-	tar --create --file $(CONTEXT)/$(ARCH).tar --directory $(ROOTFS) --sort=name --mtime=@$(SOURCE_DATE_EPOCH) \
+	tar --create --file $(CONTEXT)/$(ARCH).tar --directory $(ROOTFS) --sort=name --mtime=@$(SOURCE_DATE) \
 		--numeric-owner --owner=0 --group=0 .
 
 .PHONY: image
@@ -104,7 +105,7 @@ image: rootfs ## Build the image from it, without a registry
 .PHONY: sbom
 sbom: $(CARGO_CYCLONEDX) ## List the crates of the program in the image, as CycloneDX in target/image
 	mkdir -p target/image
-	$(CARGO_CYCLONEDX) cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps $(IMAGE_FEATURES) \
+	SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(CARGO_CYCLONEDX) cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps $(IMAGE_FEATURES) \
 		--target $(TARGET) --override-filename every-crate.cdx
 	mv every-crate.cdx.json target/image
 	tree() { $(CARGO) tree --locked $(IMAGE_FEATURES) --target $(TARGET) --prefix none --edges "$$1"; } && \
@@ -113,7 +114,8 @@ sbom: $(CARGO_CYCLONEDX) ## List the crates of the program in the image, as Cycl
 
 .PHONY: image-test
 image-test: image sbom $(KUBE_APISERVER) $(ETCD) ## Run its tests, on this image in a real engine
-	RETSU_TEST_IMAGE=$(IMAGE):$(VERSION) RETSU_TEST_SBOM=$(SBOM) $(CARGO) test --locked --test it -- image::
+	RETSU_TEST_IMAGE=$(IMAGE):$(VERSION) RETSU_TEST_SBOM=$(SBOM) RETSU_TEST_SOURCE_DATE=$(SOURCE_DATE) \
+		$(CARGO) test --locked --test it -- image::
 
 .PHONY: test
 test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others

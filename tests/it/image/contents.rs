@@ -72,7 +72,7 @@ fn inspect(field: &str) -> Value {
 
 /// The commit's date, which `make image` takes for everything that it makes.
 fn source_date() -> String {
-    let seconds = std::env::var("SOURCE_DATE_EPOCH").expect("no SOURCE_DATE_EPOCH: run `make image-test`");
+    let seconds = std::env::var("RETSU_TEST_SOURCE_DATE").expect("no RETSU_TEST_SOURCE_DATE: run `make image-test`");
     let date = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.parse().unwrap());
     humantime::format_rfc3339_seconds(date).to_string()
 }
