@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -14,6 +15,8 @@ use crate::schema::Load;
 mod demo;
 #[cfg(feature = "demo")]
 pub use demo::{DemoArgs, DemoCollectorArgs, DemoServerArgs, Ports};
+mod verify;
+pub use verify::VerifyArgs;
 
 /// The exit code of a program that was told to stop and did.
 pub const EXIT_STOPPED: u8 = 0;
@@ -52,6 +55,8 @@ pub enum Command {
     Run(ConfigurationArgs),
     /// Print the effective configuration and where each value came from, or everything that is wrong with it
     Check(ConfigurationArgs),
+    /// Verify from inside a cluster that one replica alone exports, and that the leader Service leads to it
+    Verify(VerifyArgs),
     /// Watch a failover on a throwaway PostgreSQL
     #[cfg(feature = "demo")]
     Demo(DemoArgs),
@@ -187,6 +192,14 @@ impl SchemaArgs {
             ..Load::default()
         })
     }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.1..=86_400.0).contains(seconds))
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "must be a number of seconds from 0.1 to 86400".into())
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

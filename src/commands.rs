@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use indicatif::ProgressBar;
-use retsu_collector::cli::{ConfigurationArgs, EXIT_FAILURE, EXIT_USAGE, SchemaArgs};
+use retsu_collector::cli::{ConfigurationArgs, EXIT_FAILURE, EXIT_USAGE, SchemaArgs, VerifyArgs};
 #[cfg(feature = "demo")]
 use retsu_collector::cli::{DemoArgs, DemoCollectorArgs, DemoServerArgs};
 use retsu_collector::config::{self, Flag, KubernetesMode, Loaded, Sources};
 #[cfg(feature = "demo")]
 use retsu_collector::demo;
 use retsu_collector::schema::{self, Applied};
-use retsu_collector::{COMMIT, supervisor, telemetry};
+use retsu_collector::{COMMIT, supervisor, telemetry, verify};
 use sqlx::{Connection, PgConnection};
 use tokio::runtime::{Builder, Runtime};
 
@@ -159,6 +159,21 @@ pub(crate) fn demo_server(args: DemoServerArgs) -> Result<(), Failure> {
 #[cfg(feature = "demo")]
 pub(crate) fn demo_collector(args: DemoCollectorArgs) -> Result<(), Failure> {
     Err(anyhow::Error::from(demo::become_collector(args.parent)).into())
+}
+
+/// `verify`: says who leads an installation, when that is right.
+///
+/// # Errors
+///
+/// No way to the Kubernetes API (2), or something that does not hold (1).
+pub(crate) fn verify(args: &VerifyArgs) -> Result<(), Failure> {
+    let kubeconfig = std::env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty());
+    let options = args.options(kubeconfig).map_err(|error| Failure::usage(anyhow!(error)))?;
+    let verified = runtime()?.block_on(verify::verify(&options)).map_err(|error| {
+        let code = if error.is_configuration() { EXIT_USAGE } else { EXIT_FAILURE };
+        Failure { error: Some(error.into()), code }
+    })?;
+    print(verified)
 }
 
 /// `version`: prints version and commit.

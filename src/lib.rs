@@ -19,6 +19,7 @@ pub mod kubernetes;
 pub mod schema;
 pub mod supervisor;
 pub mod telemetry;
+pub mod verify;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         Command::DemoServer(args) => commands::demo_server(args),
         #[cfg(feature = "demo")]
         Command::DemoCollector(args) => commands::demo_collector(args),
+        Command::Verify(args) => commands::verify(&args),
         Command::Version => commands::version(),
     };
     match outcome {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use secrecy::SecretString;
 
+use super::seconds;
+
 /// The flags of `demo`.
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
@@ -69,14 +71,6 @@ impl FromStr for Ports {
             .filter(|Self(first, second)| first != second)
             .ok_or_else(|| "must be two different ports from 1 to 65535, such as 24350,24351".into())
     }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .ok()
-        .filter(|seconds| (0.1..=86_400.0).contains(seconds))
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| "must be a number of seconds from 0.1 to 86400".into())
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

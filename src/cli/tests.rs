@@ -112,6 +112,48 @@ fn a_throwaway_database_is_named_by_a_flag() {
     refused(&["schema", "--database-url", "postgres://h/d", "--database-url-file", "f"]);
 }
 
+const VERIFY: [&str; 7] =
+    ["verify", "--namespace", "queues", "--leader-service", "retsu-leader", "--metrics-service", "retsu-metrics"];
+
+#[test]
+fn verify_finds_the_leader_service_by_its_name_in_dns_unless_it_is_told_where() {
+    let options = |more: &[&str]| match parsed(&[&VERIFY, more].concat()) {
+        Ok(Command::Verify(verify)) => verify.options(None).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let (default, other) = (options(&[]), options(&["--port", "80", "--timeout", "5", "--max-age", "0.5"]));
+    assert_eq!(default.leader_url, "http://retsu-leader.queues.svc:24247/metrics");
+    assert_eq!((default.timeout, default.max_age), (Duration::from_secs(60), None));
+    assert_eq!(other.leader_url, "http://retsu-leader.queues.svc:80/metrics");
+    assert_eq!((other.timeout, other.max_age), (Duration::from_secs(5), Some(Duration::from_millis(500))));
+    assert_eq!(options(&["--leader-url", "http://[::1]:7/m"]).leader_url, "http://[::1]:7/m");
+}
+
+#[test]
+fn verify_refuses_what_names_no_installation() {
+    for missing in [1, 3, 5] {
+        let mut arguments = VERIFY.to_vec();
+        arguments.drain(missing..missing + 2);
+        refused(&arguments);
+    }
+    for wrong in [
+        &["--port", "0"][..],
+        &["--port", "70000"],
+        &["--timeout", "0"],
+        &["--max-age", "soon"],
+        &["--leader-url", "https://retsu-leader:24247/metrics"],
+        &["--leader-url", "/metrics"],
+        &["--leader-url", "http://a:1/metrics", "--port", "2"],
+    ] {
+        refused(&[&VERIFY, wrong].concat());
+    }
+    for name in ["", "a,b", "a)", "-a", "A", &"a".repeat(64)] {
+        refused(&["verify", "--namespace", name, "--leader-service", "a", "--metrics-service", "b"]);
+        refused(&["verify", "--namespace", "a", "--leader-service", name, "--metrics-service", "b"]);
+        refused(&["verify", "--namespace", "a", "--leader-service", "b", "--metrics-service", name]);
+    }
+}
+
 #[cfg(feature = "demo")]
 #[test]
 fn the_demo_has_its_two_ports_and_an_optional_end() {

@@ -25,6 +25,7 @@ pub use connection_url::UrlError;
 pub use error::{ConfigError, Problem, ProblemKind};
 pub use filter::{FilterError, parse_filter};
 pub(crate) use kubernetes::DELETION_COST;
+pub(crate) use labels::is_dns_label;
 pub use load::{Loaded, load};
 pub use report::{Report, documentation, markdown_table};
 pub use settings::{

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::verify::names_state;
+
 /// The state gauges of one scrape, added up over the priorities.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gauges {
@@ -26,11 +28,7 @@ pub struct QueueGauges {
 /// of a database without queues has the family too, with HELP and TYPE and no series.
 #[must_use]
 pub fn exports_state(exposition: &str) -> bool {
-    exposition
-        .lines()
-        .map(|line| line.strip_prefix("# TYPE ").unwrap_or(line))
-        .filter_map(|line| line.strip_prefix("queue_messages_ready"))
-        .any(|rest| rest.starts_with(['{', ' ']))
+    exposition.lines().any(names_state)
 }
 
 /// Reads the state gauges of an exposition in text format.

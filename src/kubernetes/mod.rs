@@ -24,6 +24,7 @@ mod request_error;
 mod requests;
 mod retry_after;
 mod rivals;
+mod slices;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -38,6 +39,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use client::ClientError;
 pub use report::{LabelReport, LabelState, Permission};
+pub(crate) use request_error::{RequestError, chain};
+pub(crate) use slices::{SERVICE_NAME, Slices};
 
 use self::announcer::Announcer;
 use self::calls::Calls;

@@ -71,7 +71,7 @@ impl RequestErrorKind {
 /// A request that failed. The text is never that of a credential.
 #[derive(Clone, Debug, Error)]
 #[error("{verb} {resource}: {message}")]
-pub(super) struct RequestError {
+pub(crate) struct RequestError {
     /// The verb, as a Role names it.
     pub(super) verb: &'static str,
     /// The resource, as a Role names it.
@@ -87,6 +87,11 @@ pub(super) struct RequestError {
 }
 
 impl RequestError {
+    /// Whether the Role has to permit it first.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.kind == RequestErrorKind::Denied
+    }
+
     /// How long to leave the API alone at least: as long as it wants, and some seconds when somebody has to grant a
     /// permission first.
     pub(super) fn wait(&self) -> Option<Duration> {
@@ -175,7 +180,7 @@ fn sources<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e 
 
 /// The texts of `error` and of its causes, less what is already said: kube repeats the cause in its own text, and
 /// hyper leaves it out.
-fn chain(error: &(dyn StdError + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     sources(error).map(ToString::to_string).fold(String::new(), |text, cause| match text {
         text if text.is_empty() => cause,
         text if text.contains(&cause) => text,

@@ -233,7 +233,7 @@ async fn a_file_that_hangs_holds_up_one_borrower_and_no_more() {
         drop(database.acquire().await.unwrap());
     }
     let took = began.elapsed();
-    assert!(took >= acquire_timeout && took < 3 * acquire_timeout, "{took:?}");
+    assert!(took >= acquire_timeout && took < 5 * acquire_timeout, "{took:?}");
     // The reader gets its end, and the file is read again.
     fs::write(&file, server.url()).unwrap();
 }

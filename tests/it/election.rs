@@ -19,7 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{self, eventually, lock_holders, make_standby, open};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// For a thousand refreshes.
+const REFRESHES: Duration = Duration::from_secs(300);
 
 /// The defaults, and some database.
 fn sources() -> Sources {
@@ -318,7 +321,7 @@ async fn a_leader_tries_the_lock_once_and_never_again_in_a_thousand_ticks() {
         let count = "queue_state_collection_duration_seconds_count{outcome=\"success\"} ";
         exposition.lines().find_map(|line| line.strip_prefix(count)?.parse().ok()).unwrap_or(0)
     };
-    eventually(6 * LIMIT, "a thousand refreshes", async || refreshes() >= 1000).await;
+    eventually(REFRESHES, "a thousand refreshes", async || refreshes() >= 1000).await;
     stop.cancel();
     running.await.unwrap().unwrap();
     let log = std::fs::read_to_string(server.data_dir().join("start.log")).unwrap();

@@ -26,7 +26,7 @@ use crate::support::{eventually, promtool, promtool_check};
 pub(crate) const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Limit of everything a test waits for.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 const TEXT: Answer = Answer { format: Format::Text, gzip: false };
 const OPENMETRICS: Answer = Answer { format: Format::OpenMetrics, gzip: false };

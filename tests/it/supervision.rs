@@ -75,7 +75,7 @@ async fn as_the_first_process_of_a_pid_namespace_it_stops_on_sigterm() {
     let inside = status.lines().find(|line| line.starts_with("NSpid:")).unwrap();
     assert_eq!(inside.split_whitespace().last(), Some("1"), "{inside}");
     kill_process(Pid::from_raw(first).unwrap(), Signal::TERM).unwrap();
-    assert_eq!(collector.wait_exit(Duration::from_secs(10)).await.code(), Some(0));
+    assert_eq!(collector.wait_exit(LIMIT).await.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,7 +94,7 @@ async fn a_second_signal_aborts_a_shutdown_that_hangs() {
     collector.wait_for_log("stopping", LIMIT).await;
     assert!(collector.is_running());
     collector.sigterm();
-    assert_eq!(collector.wait_exit(Duration::from_secs(10)).await.code(), Some(1));
+    assert_eq!(collector.wait_exit(LIMIT).await.code(), Some(1));
     assert_eq!(collector.count_in_log("aborted by a second signal"), 1);
 }
 

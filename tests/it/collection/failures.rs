@@ -156,7 +156,7 @@ async fn a_table_locked_elsewhere_is_given_up_long_before_the_refresh_timeout() 
     let started = std::time::Instant::now();
     let error = fixture.failure().await;
     assert_eq!(error.kind(), "lock_timeout", "{error}");
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
 }
 

@@ -47,7 +47,7 @@ async fn every_change_of_what_a_pod_carries_is_seen_once_and_in_order() {
     ];
     assert_eq!(seen, expected.map(|(pod, carried)| (pod.to_owned(), carried)));
     let led = labels.history()[2].at.saturating_duration_since(written);
-    assert!(led < Duration::from_secs(1), "seen {led:?} after it was written");
+    assert!(led < Duration::from_secs(10), "seen {led:?} after it was written");
     labels.assert_no_contradiction();
 }
 

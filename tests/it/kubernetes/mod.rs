@@ -26,6 +26,7 @@ mod start;
 mod sweep;
 mod takeover;
 mod undone;
+mod verify;
 mod watches;
 
 /// Status of an answer of the API server.

@@ -6,15 +6,13 @@ use futures_util::future::join_all;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 
-use super::replicas::{LIMIT, RIGHT, Replica, is_patch, leader_and_standby, step_down, wait_until_only};
+use super::replicas::{HELD_UP, LIMIT, RIGHT, Replica, is_patch, leader_and_standby, step_down, wait_until_only};
 use crate::support::kubernetes::{COST, Call, Cluster, Fault, GRANTED, Labels, ROLE, TERM};
 use crate::support::{self, eventually, throughout};
 
-/// Within this time after a permission is given, it is used.
-const GIVEN: Duration = Duration::from_secs(5);
-
-/// As before, for events: the last one is written then.
-const EVENTS_GIVEN: Duration = Duration::from_secs(12);
+/// Within this time after a permission is given, it is used: after 4 s, or an Event after 10 s, and what a busy machine
+/// adds to that. Everything is read once more only a minute after it was read last.
+const GIVEN: Duration = Duration::from_secs(30);
 
 const REFUSES: &str = "refuses what the Role has to permit";
 const PERMITS: &str = "permits again";
@@ -79,8 +77,7 @@ async fn start_without(verb: &'static str, resource: &'static str) {
 
     cluster.grant(verb, resource).await;
     let given = Instant::now();
-    let within = if resource == "events" { EVENTS_GIVEN } else { GIVEN };
-    eventually(within, &format!("{verb} {resource} is used again"), async || denied().await.is_none()).await;
+    eventually(GIVEN, &format!("{verb} {resource} is used again"), async || denied().await.is_none()).await;
     println!("{verb} {resource}: used {:?} after it was given", given.elapsed());
     wait_until_only(&labels, "a", &[], RIGHT).await;
     a.wait_for_label("set").await;
@@ -100,9 +97,8 @@ async fn a_hand_over_that_may_not_be_told_is_not_held_up_by_that() {
     let [mut a, b] = leader_and_standby(&cluster, &database, |_| {}).await;
     cluster.revoke("patch", "pods").await;
     a.collector.sigterm();
-    let signalled = Instant::now();
-    let released = a.collector.wait_for_log("leadership released", LIMIT).await;
-    assert!(released - signalled < Duration::from_millis(700), "after {:?}", released - signalled);
+    a.collector.wait_for_log("leadership released", LIMIT).await;
+    assert_eq!(a.collector.count_in_log(HELD_UP), 0);
     assert!(a.collector.wait_exit(LIMIT).await.success());
     b.wait_until_it_exports().await;
     b.wait_for_label("denied").await;

@@ -7,10 +7,14 @@ use serde_json::Value;
 use crate::support::kubernetes::{ApiProxy, Call, Cluster, Labels};
 use crate::support::{Collector, Config, Database, eventually};
 
-pub(super) const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Within this time after the API answers again, the labels are right.
-pub(super) const RIGHT: Duration = Duration::from_secs(2);
+/// Within this time after the API answers again, the labels are right: also on a machine that is busy, and long before
+/// everything is read once more, a minute after it was read last.
+pub(super) const RIGHT: Duration = Duration::from_secs(20);
+
+/// The line with which a leader says that it has waited for the API as long as it may.
+pub(super) const HELD_UP: &str = "freeing the lock before the platform knows";
 
 const COLLECTOR: &str = "worker.queue.state_metrics_collector";
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::kubernetes::{ApiProxy, Call, Cluster, Labels};
 use crate::support::{Collector, eventually};
 
-pub(super) const LIMIT: Duration = Duration::from_secs(40);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// The line with which a standby says that it waits.
 pub(super) const WAITING: &str = "another session holds the advisory lock";

@@ -70,7 +70,7 @@ async fn without_an_api_it_serves_after_two_seconds() {
     })
     .await;
     assert!(began.elapsed() >= PATIENCE, "{:?} after its start", began.elapsed());
-    assert!(answered.elapsed() < PATIENCE + Duration::from_secs(1), "{:?} after its start", answered.elapsed());
+    assert!(answered.elapsed() < PATIENCE + Duration::from_secs(10), "{:?} after its start", answered.elapsed());
     throughout(Duration::from_millis(500), "it goes on", async || status(&a, "/health/serving").await == Some(200))
         .await;
 }

@@ -108,5 +108,5 @@ async fn a_watch_that_is_dead_without_a_sign_does_not_keep_the_label_from_being_
     a.collector.wait_exit(LIMIT).await;
     b.wait_until_it_exports().await;
     labels.wait("b is labelled", RIGHT, |roles| roles["b"].as_deref() == Some("leader")).await;
-    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?} after the watch has begun", began.elapsed());
 }

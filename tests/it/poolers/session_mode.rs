@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::support::{PgBouncer, eventually, lock_holders, pooled, throughout};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 const LOCK: &str = "SELECT pg_advisory_lock(1919251571, 1901294689)";
 
 async fn locked(pooler: &PgBouncer) -> PgConnection {

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use super::{Database, free_port, queue_database};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The database of [`PgBouncer::session_mode_url`].
 const SESSION_MODE: &str = "in_session_mode";

@@ -171,5 +171,9 @@ where
 }
 
 fn group(resource: &str) -> &'static str {
-    if resource == "events" { "events.k8s.io" } else { "" }
+    match resource {
+        "events" => "events.k8s.io",
+        "endpointslices" => "discovery.k8s.io",
+        _ => "",
+    }
 }

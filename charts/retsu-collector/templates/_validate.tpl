@@ -1,0 +1,117 @@
+{{/* What a schema cannot say. Each rule ends the rendering with a sentence that says what to set. */}}
+{{- define "retsu-collector.validate" -}}
+{{- include "retsu-collector.validateDatabase" . }}
+{{- include "retsu-collector.validateConfig" . }}
+{{- include "retsu-collector.validateLabels" . }}
+{{- include "retsu-collector.validateBudget" . }}
+{{- include "retsu-collector.validateMonitors" . }}
+{{- include "retsu-collector.validateVersion" . }}
+{{- end }}
+
+{{- define "retsu-collector.validateDatabase" -}}
+{{- $database := .Values.database | default dict }}
+{{- $config := (.Values.config).database | default dict }}
+{{- range $secret, $instead := dict "url" "database.existingSecret.name" "password" "database.passwordSecret.name" }}
+{{- if hasKey $config $secret }}
+{{- fail (printf "config.database.%s: a ConfigMap is no place for a secret; make a Secret and name it in %s" $secret $instead) }}
+{{- end }}
+{{- end }}
+{{- range $file, $instead := dict "url_file" "database.existingSecret" "password_file" "database.passwordSecret" "sslrootcert" "database.tls.ca" "sslcert" "database.tls.clientCertificate" "sslkey" "database.tls.clientCertificate" }}
+{{- if hasKey $config $file }}
+{{- fail (printf "config.database.%s: the chart sets it; use %s" $file $instead) }}
+{{- end }}
+{{- end }}
+{{- $url := ($database.existingSecret).name }}
+{{- if not (or $url $config.host) }}
+{{- fail "no database: name a Secret that holds its connection URL in database.existingSecret.name, or set config.database.host" }}
+{{- end }}
+{{- if $url }}
+{{- range $part := list "host" "port" "user" "dbname" "sslmode" }}
+{{- if hasKey $config $part }}
+{{- fail (printf "config.database.%s: a URL is given in database.existingSecret.name already; put it there, or leave that out" $part) }}
+{{- end }}
+{{- end }}
+{{- if ($database.passwordSecret).name }}
+{{- fail "database.passwordSecret.name: the URL of database.existingSecret.name has the password; leave one of them out" }}
+{{- end }}
+{{- end }}
+{{- $ca := ($database.tls).ca | default dict }}
+{{- if and $ca.secretName $ca.configMapName }}
+{{- fail "database.tls.ca: set secretName or configMapName, not both" }}
+{{- end }}
+{{- if and (or $ca.secretName $ca.configMapName) $config.sslmode (not (has $config.sslmode (list "verify-ca" "verify-full"))) }}
+{{- fail (printf "config.database.sslmode: %s does not verify the server, and database.tls.ca is given; leave it out, or set verify-full or verify-ca" $config.sslmode) }}
+{{- end }}
+{{- end }}
+
+{{- define "retsu-collector.validateConfig" -}}
+{{- range $key := list "mode" "instance_selector" "container_name" }}
+{{- if hasKey (($.Values.config).kubernetes | default dict) $key }}
+{{- fail (printf "config.kubernetes.%s: the chart sets it, so that Services and program agree; leave it out" $key) }}
+{{- end }}
+{{- end }}
+{{- $grace := include "retsu-collector.gracePeriod" . | int }}
+{{- $shutdown := include "retsu-collector.shutdownTimeout" . | int }}
+{{- if lt $grace $shutdown }}
+{{- fail (printf "terminationGracePeriodSeconds: %d is less than config.worker.shutdown_timeout_seconds, %d; set at least that" $grace $shutdown) }}
+{{- end }}
+{{- end }}
+
+{{- define "retsu-collector.validateLabels" -}}
+{{- $reserved := list "app.kubernetes.io/name" "app.kubernetes.io/instance" (include "retsu-collector.roleLabel" .) }}
+{{- range $value := list "commonLabels" "podLabels" }}
+{{- range $label, $_ := index $.Values $value }}
+{{- if has $label $reserved }}
+{{- fail (printf "%s: %s tells replicas and leader apart and is not yours to set; use another label" $value $label) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "retsu-collector.validateBudget" -}}
+{{- $budget := .Values.podDisruptionBudget | default dict }}
+{{- $replicas := .Values.replicaCount | default 2 | int }}
+{{- if $budget.enabled }}
+{{- $hasMin := not (kindIs "invalid" $budget.minAvailable) }}
+{{- $hasMax := not (kindIs "invalid" $budget.maxUnavailable) }}
+{{- if and $hasMin $hasMax }}
+{{- fail "podDisruptionBudget: minAvailable and maxUnavailable are both set; set maxUnavailable: null to use minAvailable" }}
+{{- end }}
+{{- if not (or $hasMin $hasMax) }}
+{{- fail "podDisruptionBudget: set maxUnavailable or minAvailable, or enabled: false" }}
+{{- end }}
+{{- if $hasMax }}
+{{- if eq 0 ($budget.maxUnavailable | toString | trimSuffix "%" | int) }}
+{{- fail "podDisruptionBudget.maxUnavailable: 0 would let no node be drained; set at least 1" }}
+{{- end }}
+{{- else }}
+{{- $min := $budget.minAvailable | toString | trimSuffix "%" | int }}
+{{- if hasSuffix "%" ($budget.minAvailable | toString) }}
+{{- /* The eviction API rounds a percentage up. */}}
+{{- $min = div (add (mul $min $replicas) 99) 100 | int }}
+{{- end }}
+{{- if ge $min $replicas }}
+{{- fail (printf "podDisruptionBudget.minAvailable: %v of %d replicas would let no node be drained; set less, or raise replicaCount" $budget.minAvailable $replicas) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $strategy := .Values.updateStrategy | default dict }}
+{{- if and (eq "0" ($strategy.maxSurge | toString | trimSuffix "%")) (eq "0" ($strategy.maxUnavailable | toString | trimSuffix "%")) }}
+{{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so that a roll-out could not begin; set maxSurge: 1" }}
+{{- end }}
+{{- end }}
+
+{{- define "retsu-collector.validateMonitors" -}}
+{{- if and (.Values.serviceMonitor).enabled (.Values.podMonitor).enabled }}
+{{- fail "serviceMonitor.enabled and podMonitor.enabled: both would scrape every replica, and each gauge would be there twice; enable one" }}
+{{- end }}
+{{- if and ((.Values.serviceMonitor).leader).enabled (not (.Values.serviceMonitor).enabled) }}
+{{- fail "serviceMonitor.leader.enabled: needs serviceMonitor.enabled: true, or nothing is scraped of the standbys" }}
+{{- end }}
+{{- end }}
+
+{{- define "retsu-collector.validateVersion" -}}
+{{- if and (.Values.admissionPolicy).enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "admissionPolicy.enabled: needs Kubernetes 1.30, and this is %s; set it to false" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- end }}
