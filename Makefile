@@ -15,6 +15,8 @@ KUSTOMIZE := $(TOOLS)/kustomize
 KUBERNETES_VALIDATE := $(TOOLS)/venv/bin/kubernetes-validate
 CARGO_DENY := $(TOOLS)/bin/cargo-deny
 CARGO_DENY_VERSION := 0.20.2
+CARGO_CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
+CARGO_CYCLONEDX_VERSION := 0.5.9
 
 # The integration suite runs on the newest and the oldest PostgreSQL, a smoke test on those between. What is between
 # the collector and Kubernetes is the same on all of them, and is tested on the newest.
@@ -44,6 +46,40 @@ POOLER_TRIALS ?= 50
 # The commit that the program names as its own.
 export RETSU_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
+# The image: its name, its architecture in the words of Docker, and the target of Rust that this is.
+IMAGE ?= retsu-collector
+VERSION = $(shell $(CARGO) pkgid | sed 's/.*[#@]//')
+MACHINE := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m)))
+ARCH ?= $(MACHINE)
+TARGET = $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(ARCH)))-unknown-linux-gnu
+IMAGE_FEATURES := --no-default-features --features otlp
+CONTEXT := target/image/context
+ROOTFS = target/image/rootfs/$(ARCH)
+SBOM = target/image/retsu-collector-$(VERSION)-$(ARCH).cdx.json
+
+# Debian's compiler for that target links, where it is not the machine's own.
+ifneq ($(ARCH),$(MACHINE))
+CROSS_LINKER = CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_LINKER=$(TARGET:-unknown-linux-gnu=-linux-gnu-gcc)
+endif
+
+# Another Docker client than Debian's, first on the PATH, may be one without BuildKit.
+export DOCKER ?= $(firstword $(wildcard /usr/bin/docker) docker)
+
+# Where the source is, without a password that the address may have.
+SOURCE ?= $(shell git config --get remote.origin.url | sed -E 's,//[^@/]*@,//,' | grep . || echo unknown)
+
+# What was made from one commit has one date, so that builds repeat. The compiler is not told: build scripts would run
+# again for every commit.
+SOURCE_DATE ?= $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || echo 0))
+
+# The authorities that Mozilla trusts, of Debian's ca-certificates, and none that this machine alone trusts.
+CA_CERTIFICATES ?= /usr/share/ca-certificates/mozilla
+
+# What the labels of the image say; `docker build` takes the same for BINARY=source.
+IMAGE_ARGUMENTS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(RETSU_COMMIT) --build-arg SOURCE=$(SOURCE) \
+	--build-arg CREATED=$(shell date --utc --date=@$(SOURCE_DATE) +%Y-%m-%dT%H:%M:%SZ) \
+	--build-arg SOURCE_DATE_EPOCH=$(SOURCE_DATE)
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +91,43 @@ run: ## Watch a failover on an embedded PostgreSQL; ARGS="--duration 60" ends it
 .PHONY: build
 build: ## Build the program for release
 	$(CARGO) build --locked --release
+
+.PHONY: static
+static: ## Build the static program of the image; ARCH=amd64 or arm64 for another machine than this one
+	RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo --remap-path-prefix=$(CURDIR)=/src" \
+		$(CROSS_LINKER) $(CARGO) build --release --locked $(IMAGE_FEATURES) --bin retsu-collector --target $(TARGET)
+
+# Everything that is in the image.
+.PHONY: rootfs
+rootfs: static
+	rm -rf $(ROOTFS)
+	install -d -m 0755 $(addprefix $(ROOTFS)/,. etc etc/ssl etc/ssl/certs usr usr/local usr/local/bin)
+	install -m 0755 target/$(TARGET)/release/retsu-collector $(ROOTFS)/usr/local/bin
+	cat $(CA_CERTIFICATES)/*.crt | install -m 0644 /dev/stdin $(ROOTFS)/etc/ssl/certs/ca-certificates.crt
+	mkdir -p $(CONTEXT)
+	tar --create --file $(CONTEXT)/$(ARCH).tar --directory $(ROOTFS) --sort=name --mtime=@$(SOURCE_DATE) \
+		--numeric-owner --owner=0 --group=0 .
+
+.PHONY: image
+image: rootfs ## Build the image from it, without a registry
+	e2e/cluster/engine
+	DOCKER_BUILDKIT=1 $(DOCKER) build --file Dockerfile --platform linux/$(ARCH) --tag $(IMAGE):$(VERSION) \
+		--build-arg BINARY=prebuilt $(IMAGE_ARGUMENTS) $(CONTEXT)
+
+.PHONY: sbom
+sbom: $(CARGO_CYCLONEDX) ## List the crates of the program in the image, as CycloneDX in target/image
+	mkdir -p target/image
+	SOURCE_DATE_EPOCH=$(SOURCE_DATE) $(CARGO_CYCLONEDX) cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps $(IMAGE_FEATURES) \
+		--target $(TARGET) --override-filename every-crate.cdx
+	mv every-crate.cdx.json target/image
+	tree() { $(CARGO) tree --locked $(IMAGE_FEATURES) --target $(TARGET) --prefix none --edges "$$1"; } && \
+		jq --from-file tools/sbom/crates.jq --arg tree "$$(tree normal)" --arg linked "$$(tree normal,no-proc-macro)" \
+		target/image/every-crate.cdx.json > $(SBOM)
+
+.PHONY: image-test
+image-test: image sbom $(KUBE_APISERVER) $(ETCD) ## Run its tests, on this image in a real engine
+	RETSU_TEST_IMAGE=$(IMAGE):$(VERSION) RETSU_TEST_SBOM=$(SBOM) RETSU_TEST_SOURCE_DATE=$(SOURCE_DATE) \
+		$(CARGO) test --locked --test it -- image::
 
 .PHONY: test
 test: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) ## Run every test: all on the newest and the oldest PostgreSQL, smoke tests on the others
@@ -127,7 +200,7 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) ## Build what the other targets run into target/tools
+tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
 
 # Without service discovery: the clouds' SDKs take longer to compile than everything else.
 $(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
@@ -179,3 +252,7 @@ $(KUBERNETES_VALIDATE): tools/kubernetes-validate/requirements.txt
 
 $(CARGO_DENY):
 	$(CARGO) install --locked --root $(TOOLS) --version $(CARGO_DENY_VERSION) cargo-deny
+
+# It runs for a second: no time is spent on making it fast.
+$(CARGO_CYCLONEDX):
+	$(CARGO) install --locked --debug --root $(TOOLS) --version $(CARGO_CYCLONEDX_VERSION) cargo-cyclonedx

@@ -1,12 +1,8 @@
 //! Connections to a PostgreSQL that asks for SCRAM passwords and client certificates, over TLS and IPv6.
 
-use std::fs::{self, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::fs;
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use retsu_collector::config::{DatabaseSettings, DatabaseSource, Sources, load};
 use retsu_collector::database::Database;
 use retsu_collector::election::Path::Direct;
@@ -14,7 +10,7 @@ use retsu_collector::election::{PoolerError, probe};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, Row};
 
-use crate::support::{Log, Server, database, server};
+use crate::support::{Log, Secure, database};
 
 const RULES: &str = "local all all trust
 hostssl all certified all cert
@@ -22,92 +18,19 @@ hostnossl all encrypted all reject
 host all all all scram-sha-256
 ";
 
-/// Relative paths are below the data directory.
-const CONFIGURATION: &str = "ssl = on
-ssl_cert_file = 'server.pem'
-ssl_key_file = 'server.key'
-ssl_ca_file = 'authority.pem'
-";
-
-/// A server with TLS, and the files of its clients.
-struct Secure {
-    server: Server,
-    directory: tempfile::TempDir,
-    port: u16,
+/// A server for the tests of this file.
+async fn secure() -> Secure {
+    Secure::start(&["localhost", "::1"], RULES, "").await
 }
 
-impl Secure {
-    async fn start() -> Self {
-        let mut server = server().await;
-        let directory = tempfile::tempdir().unwrap();
-        certificates(directory.path());
-
-        let data = server.data_dir();
-        let owner = data.metadata().unwrap();
-        for name in ["server.pem", "server.key", "authority.pem"] {
-            let file = data.join(name);
-            fs::copy(directory.path().join(name), &file).unwrap();
-            fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
-            // PostgreSQL reads no key that belongs to others; under root the server has a user of its own.
-            chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
-        }
-        fs::write(data.join("pg_hba.conf"), RULES).unwrap();
-        let mut configuration = fs::File::options().append(true).open(data.join("postgresql.auto.conf")).unwrap();
-        configuration.write_all(CONFIGURATION.as_bytes()).unwrap();
-        server.restart_fast().await;
-        Self { port: server.port(), server, directory }
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// Connects with the section `database` of a configuration file.
-    async fn connect(&self, database: &str) -> sqlx::Result<PgConnection> {
-        database_settings(database).connect_options().unwrap_or_else(|error| panic!("{error}")).connect().await
-    }
-
-    /// Executes a statement as the superuser, over the Unix socket.
-    async fn execute(&self, statement: &str) {
-        let socket = self.server.socket_dir().display();
-        let superuser = format!("{{host: {socket}, port: {}, user: postgres, dbname: postgres}}", self.port);
-        let mut superuser = self.connect(&superuser).await.unwrap();
-        sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&mut superuser).await.unwrap();
-        superuser.close().await.unwrap();
-    }
+/// Connects with the section `database` of a configuration file.
+async fn connect(database: &str) -> sqlx::Result<PgConnection> {
+    database_settings(database).connect_options().unwrap_or_else(|error| panic!("{error}")).connect().await
 }
 
 fn database_settings(database: &str) -> DatabaseSettings {
     let file = Some(("test.yaml".into(), format!("database: {database}").into()));
     load(&Sources { file, ..Sources::default() }).unwrap_or_else(|error| panic!("{error}")).settings.database
-}
-
-/// Makes keys and certificates: `authority`, `server` and `certified`, which it has signed, and `stranger`.
-fn certificates(directory: &Path) {
-    let authority = |name| {
-        let (params, key) = request(name, IsCa::Ca(BasicConstraints::Unconstrained), &[]);
-        write(directory, name, &params.self_signed(&key).unwrap(), &key);
-        Issuer::new(params, key)
-    };
-    authority("stranger");
-    let issuer = authority("authority");
-    for (name, names) in [("server", &["localhost", "::1"][..]), ("certified", &[])] {
-        let (params, key) = request(name, IsCa::ExplicitNoCa, names);
-        write(directory, name, &params.signed_by(&key, &issuer).unwrap(), &key);
-    }
-}
-
-fn request(name: &str, is_ca: IsCa, names: &[&str]) -> (CertificateParams, KeyPair) {
-    let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-    let mut params = CertificateParams::new(names).unwrap();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = is_ca;
-    (params, KeyPair::generate().unwrap())
-}
-
-fn write(directory: &Path, name: &str, certificate: &rcgen::Certificate, key: &KeyPair) {
-    fs::write(directory.join(format!("{name}.pem")), certificate.pem()).unwrap();
-    fs::write(directory.join(format!("{name}.key")), key.serialize_pem()).unwrap();
 }
 
 /// Keeps what this thread logs as long as the guard lives.
@@ -137,7 +60,7 @@ fn quoted(text: &str) -> String {
 
 #[tokio::test]
 async fn passwords_with_awkward_characters_are_accepted_in_every_form_and_rotated_without_a_restart() {
-    let server = Secure::start().await;
+    let server = secure().await;
     server.execute("CREATE ROLE collector LOGIN").await;
     let passwords = [
         " :/?#[]@!$&'()*+,;=%25\"\\<>^`{|}~ ",
@@ -149,12 +72,12 @@ async fn passwords_with_awkward_characters_are_accepted_in_every_form_and_rotate
         "\u{a0}x\u{ad}y\u{fb01}",
     ];
     let (secret, url_file) = (server.file("secret"), server.file("url"));
-    let parts = format!("host: '::1', port: {}, user: collector, dbname: postgres", server.port);
+    let parts = format!("host: '::1', port: {}, user: collector, dbname: postgres", server.port());
     let rotated = database_settings(&format!("{{url_file: {}}}", url_file.display()));
     for password in passwords {
         server.execute(&format!("ALTER ROLE collector PASSWORD '{}'", password.replace('\'', "''"))).await;
         let encoded = percent_encoding::utf8_percent_encode(password, percent_encoding::NON_ALPHANUMERIC);
-        let url = format!("postgres://collector:{encoded}@[::1]:{}/postgres", server.port);
+        let url = format!("postgres://collector:{encoded}@[::1]:{}/postgres", server.port());
         fs::write(&secret, format!("{password}\n")).unwrap();
         fs::write(&url_file, format!("{url}\r\n")).unwrap();
         for form in [
@@ -162,7 +85,7 @@ async fn passwords_with_awkward_characters_are_accepted_in_every_form_and_rotate
             format!("{{{parts}, password: {}}}", quoted(password)),
             format!("{{{parts}, password_file: {}}}", secret.display()),
         ] {
-            let connection = server.connect(&form).await.unwrap_or_else(|error| panic!("{password:?} {form}: {error}"));
+            let connection = connect(&form).await.unwrap_or_else(|error| panic!("{password:?} {form}: {error}"));
             assert_eq!(session(connection).await, ("collector".into(), true, "retsu-collector".into()));
         }
         let connection = rotated.connect_options().unwrap().connect().await.unwrap();
@@ -170,7 +93,7 @@ async fn passwords_with_awkward_characters_are_accepted_in_every_form_and_rotate
     }
     let log = Log::default();
     let guard = capture(&log);
-    let error = server.connect(&format!("{{{parts}, password: tops3cret}}")).await.unwrap_err();
+    let error = connect(&format!("{{{parts}, password: tops3cret}}")).await.unwrap_err();
     server.execute("SELECT pg_sleep(1.1)").await;
     drop(guard);
     assert!(!format!("{error} {error:?}").contains("tops3cret"), "{error}");
@@ -181,10 +104,10 @@ async fn passwords_with_awkward_characters_are_accepted_in_every_form_and_rotate
 
 #[tokio::test]
 async fn tls_is_preferred_required_and_verified_as_documented() {
-    let server = Secure::start().await;
+    let server = secure().await;
     server.execute("CREATE ROLE encrypted LOGIN PASSWORD 'p'; CREATE ROLE plain LOGIN PASSWORD 'p'").await;
     server.execute("CREATE ROLE certified LOGIN").await;
-    let (port, authority) = (server.port, server.file("authority.pem"));
+    let (port, authority) = (server.port(), server.file("authority.pem"));
     let parts = |role: &str, host: &str, tls: &str| {
         format!("{{host: '{host}', port: {port}, user: {role}, password: p, dbname: postgres{tls}}}")
     };
@@ -195,18 +118,18 @@ async fn tls_is_preferred_required_and_verified_as_documented() {
     for (tls, encrypted) in
         [("", true), (", sslmode: prefer", true), (", sslmode: require", true), (", sslmode: allow", false)]
     {
-        let connection = server.connect(&parts("plain", "::1", tls)).await.unwrap();
+        let connection = connect(&parts("plain", "::1", tls)).await.unwrap();
         assert_eq!(session(connection).await.1, encrypted, "{tls}");
     }
-    server.connect(&parts("encrypted", "::1", ", sslmode: disable")).await.unwrap_err();
+    connect(&parts("encrypted", "::1", ", sslmode: disable")).await.unwrap_err();
 
     for (mode, host) in [("verify-full", "::1"), ("verify-full", "localhost"), ("verify-ca", "127.0.0.1")] {
-        let connection = server.connect(&parts("encrypted", host, &verify(mode, "authority"))).await;
+        let connection = connect(&parts("encrypted", host, &verify(mode, "authority"))).await;
         assert!(session(connection.unwrap_or_else(|error| panic!("{mode} {host}: {error}"))).await.1);
     }
     let url =
         format!("postgres://encrypted:p@[::1]:{port}/postgres?sslmode=verify-full&sslrootcert={}", authority.display());
-    assert!(session(server.connect(&format!("{{url: '{url}'}}")).await.unwrap()).await.1);
+    assert!(session(connect(&format!("{{url: '{url}'}}")).await.unwrap()).await.1);
 
     for (mode, host, authority) in [
         ("verify-full", "::1", "stranger"),
@@ -214,10 +137,10 @@ async fn tls_is_preferred_required_and_verified_as_documented() {
         // The certificate does not name this address.
         ("verify-full", "127.0.0.1", "authority"),
     ] {
-        let error = server.connect(&parts("encrypted", host, &verify(mode, authority))).await.unwrap_err();
+        let error = connect(&parts("encrypted", host, &verify(mode, authority))).await.unwrap_err();
         assert!(error.to_string().contains("certificate"), "{mode} {host} {authority}: {error}");
     }
-    let error = server.connect(&parts("encrypted", "::1", ", sslmode: verify-full")).await.unwrap_err();
+    let error = connect(&parts("encrypted", "::1", ", sslmode: verify-full")).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "the system's authorities alone: {error}");
 
     let client = |name: &str| {
@@ -227,23 +150,23 @@ async fn tls_is_preferred_required_and_verified_as_documented() {
             verify("verify-full", "authority")
         )
     };
-    assert_eq!(session(server.connect(&client("certified")).await.unwrap()).await.0, "certified");
-    server.connect(&client("stranger")).await.unwrap_err();
+    assert_eq!(session(connect(&client("certified")).await.unwrap()).await.0, "certified");
+    connect(&client("stranger")).await.unwrap_err();
 }
 
 #[tokio::test]
 async fn the_probe_for_a_pooler_connects_in_every_way_that_the_driver_does_and_in_no_other() {
-    let server = Secure::start().await;
+    let server = secure().await;
     for (role, method) in [("by_md5", "md5"), ("by_password", "scram-sha-256"), ("by_scram", "scram-sha-256")] {
         server.execute(&format!("SET password_encryption = '{method}'; CREATE ROLE {role} LOGIN PASSWORD 'p%ß'")).await;
     }
     server.execute("CREATE ROLE encrypted LOGIN PASSWORD 'p%ß'; CREATE ROLE certified LOGIN").await;
     let rules = "local all all trust\nhost all by_md5 all md5\nhost all by_password all password\n";
     let rules = format!("{rules}{}", RULES.strip_prefix("local all all trust\n").unwrap());
-    fs::write(server.server.data_dir().join("pg_hba.conf"), rules).unwrap();
+    fs::write(server.server().data_dir().join("pg_hba.conf"), rules).unwrap();
     server.execute("SELECT pg_reload_conf()").await;
 
-    let (port, socket) = (server.port, server.server.socket_dir().display().to_string());
+    let (port, socket) = (server.port(), server.server().socket_dir().display().to_string());
     let verify = |authority: &str| {
         format!(", sslmode: verify-full, sslrootcert: {}", server.file(&format!("{authority}.pem")).display())
     };

@@ -10,6 +10,7 @@ mod election;
 mod exposition;
 mod failover;
 mod http;
+mod image;
 mod kubernetes;
 mod lease;
 mod oracle;

@@ -15,6 +15,7 @@ mod process;
 mod proxy;
 mod replication;
 mod scrape;
+mod secure;
 mod wait;
 
 pub(crate) use log::Log;
@@ -27,6 +28,7 @@ pub(crate) use process::{Collector, Config, EXECUTABLE, free_port, processes_wit
 pub(crate) use proxy::Proxy;
 pub(crate) use replication::{Replication, ServerIdentity, make_standby, server_identity};
 pub(crate) use scrape::{History, documented_metrics, promtool, promtool_check, promtool_run};
+pub(crate) use secure::Secure;
 pub(crate) use wait::{eventually, throughout};
 
 /// The tenure of a leader that exports.
