@@ -117,3 +117,9 @@
   value: /run/secrets/retsu-collector/client/tls.key
 {{- end }}
 {{- end }}
+
+{{/* Seconds after which no snapshot is served any more. */}}
+{{- define "retsu-collector.maxAge" -}}
+{{- $collector := (((.Values.config).worker).queue).state_metrics_collector | default dict }}
+{{- addf ($collector.collection_interval_seconds | default 15) (($collector.lease).fence_seconds | default 3) }}
+{{- end }}
