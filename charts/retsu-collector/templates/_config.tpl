@@ -123,3 +123,9 @@
 {{- $collector := (((.Values.config).worker).queue).state_metrics_collector | default dict }}
 {{- addf ($collector.collection_interval_seconds | default 15) (($collector.lease).fence_seconds | default 3) }}
 {{- end }}
+
+{{/* Empty where the leader collects nothing: nobody has gauges to be seen or verified. */}}
+{{- define "retsu-collector.collects" -}}
+{{- $collection := ((((.Values.config).worker).queue).state_metrics_collector).collection }}
+{{- if not (has ($collection | toString) (list "off" "false")) }}true{{ end }}
+{{- end }}
