@@ -11,7 +11,7 @@
 {{- end }}
 
 {{- define "retsu-collector.validateNames" -}}
-{{- if not (regexMatch "(?i)^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "retsu-collector.fullname" .)) }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "retsu-collector.fullname" .)) }}
 {{- fail (printf "%s: no name for a Service, which has lower-case letters, digits and -, a letter first; set fullnameOverride" (include "retsu-collector.fullname" .)) }}
 {{- end }}
 {{- end }}
@@ -107,7 +107,7 @@
 {{- end }}
 {{- end }}
 {{- $strategy := .Values.updateStrategy | default dict }}
-{{- if and (eq "0" ($strategy.maxSurge | toString | trimSuffix "%")) (eq "0" ($strategy.maxUnavailable | toString | trimSuffix "%")) }}
+{{- if and (eq "0" ($strategy.maxSurge | toString | trimSuffix "%")) (eq "0" ($strategy.maxUnavailable | default 0 | toString | trimSuffix "%")) }}
 {{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so that a roll-out could not begin; set maxSurge: 1" }}
 {{- end }}
 {{- end }}

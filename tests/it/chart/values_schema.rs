@@ -1,4 +1,4 @@
-//! The schema of the values, as a whole; `charts/retsu-collector/tests/schema_test.yaml` has what it says to single ones.
+//! The schema of the values, as a whole; `charts/retsu-collector/tests/schema*_test.yaml` have what it says to single ones.
 
 use serde_json::{Map, Value, json};
 
