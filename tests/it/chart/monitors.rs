@@ -62,7 +62,10 @@ fn the_gauges_of_the_next_leader_continue_the_series_of_the_last() {
     let (name, targets, _) = &scraped[1];
     assert_eq!(name, "retsu-retsu-collector-leader");
     assert!(targets.contains(&json!({"action": "labeldrop", "regex": "pod|container|node|endpoint"})), "{targets:?}");
-    assert!(targets.contains(&json!({"action": "replace", "targetLabel": "instance", "replacement": name})), "{targets:?}");
+    assert!(
+        targets.contains(&json!({"action": "replace", "targetLabel": "instance", "replacement": name})),
+        "{targets:?}"
+    );
 }
 
 #[test]
