@@ -143,6 +143,19 @@ fn of_two_releases_in_one_namespace_each_finds_only_its_own() {
     }
 }
 
+/// The Pod of `helm test`, of this part of a release or of another, is no replica whatever the parts are called.
+#[test]
+fn no_selector_finds_the_pod_of_a_test_by_the_name_of_the_chart() {
+    for (own, other) in [("o".repeat(63), "other".to_owned()), ("queues-test".to_owned(), "queues".to_owned())] {
+        let [own, other] = [own, other].map(|name| {
+            let names = json!({"nameOverride": name, "fullnameOverride": name[..name.len().min(50)]});
+            all_on("everything").with(names)
+        });
+        Neighbours::new(&own, std::slice::from_ref(&other)).check();
+        Neighbours::new(&other, &[own]).check();
+    }
+}
+
 #[test]
 fn the_role_label_decides_about_no_workload_and_the_leader_service_selects_what_the_program_sets() {
     let changed =
