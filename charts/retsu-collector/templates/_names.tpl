@@ -42,8 +42,12 @@
 
 {{/* Some charts take the names of `global` as text; both forms do here. */}}
 {{- define "retsu-collector.imagePullSecrets" -}}
+{{- $names := list }}
 {{- range concat (.Values.imagePullSecrets | default list) ((.Values.global).imagePullSecrets | default list) }}
-- name: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ .name | quote }}{{ end }}
+{{- if kindIs "string" . }}{{ $names = append $names . }}{{ else }}{{ $names = append $names .name }}{{ end }}
+{{- end }}
+{{- range $names | uniq }}
+- name: {{ . | quote }}
 {{- end }}
 {{- end }}
 
