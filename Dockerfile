@@ -9,8 +9,6 @@ ARG BUILDARCH
 ARG TARGETARCH
 ARG REVISION=unknown
 ARG SOURCE_DATE_EPOCH=0
-# The toolchain that is there is the one that rust-toolchain.toml names; the components named there are for lints.
-ENV RUSTUP_TOOLCHAIN=1.95.0
 RUN if [ "$TARGETARCH" != "$BUILDARCH" ]; then \
         case $TARGETARCH in \
             amd64) gcc=x86-64 target=x86_64 ;; \

@@ -131,3 +131,9 @@ decimal, 288 for 0440 and 292 for 0444: YAML 1.2 takes a leading zero for text.
 {{- $collector := (((.Values.config).worker).queue).state_metrics_collector | default dict }}
 {{- addf ($collector.collection_interval_seconds | default 15) (($collector.lease).fence_seconds | default 3) }}
 {{- end }}
+
+{{/* Empty where the leader collects nothing: nobody has gauges to be seen or verified. */}}
+{{- define "retsu-collector.collects" -}}
+{{- $collection := ((((.Values.config).worker).queue).state_metrics_collector).collection }}
+{{- if not (has ($collection | toString) (list "off" "false")) }}true{{ end }}
+{{- end }}

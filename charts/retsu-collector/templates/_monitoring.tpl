@@ -21,7 +21,7 @@
 {{/* The scrape of one endpoint: a list of the root context, the values of the monitor, and what it relabels of targets and of metrics. */}}
 {{- define "retsu-collector.endpoint" -}}
 {{- $monitor := index . 1 }}
-{{- $job := dict "targetLabel" "job" "replacement" (include "retsu-collector.job" (index . 0)) -}}
+{{- $job := dict "action" "replace" "targetLabel" "job" "replacement" (include "retsu-collector.job" (index . 0)) -}}
 port: http
 path: /metrics
 {{- with $monitor.interval }}

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::api::{cluster, ensure_namespace};
-use super::helm::{cases, chart, file_of, helm, run};
+use super::helm::{cases, chart, file_of, helm, read, run};
 use crate::support::kubernetes::Cluster;
 
 /// A release that the tests of this file make.
@@ -138,6 +138,18 @@ async fn every_version_is_upgraded_to_this_one_with_its_own_values_and_with_reus
                 release.run("uninstall", &[]).unwrap();
             }
         }
+    }
+}
+
+#[test]
+fn the_version_of_the_program_is_that_of_the_chart_and_of_the_images_that_are_named() {
+    let version = env!("CARGO_PKG_VERSION");
+    let chart = read(&chart().join("Chart.yaml"));
+    assert_eq!(chart["appVersion"], version);
+    let sidecar =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/sidecar.yaml")).unwrap();
+    for text in [chart["annotations"]["artifacthub.io/images"].as_str().unwrap(), &sidecar] {
+        assert!(text.lines().any(|line| line.trim() == format!("image: retsu-collector:{version}")), "{text}");
     }
 }
 

@@ -62,7 +62,10 @@ fn the_gauges_of_the_next_leader_continue_the_series_of_the_last() {
     let (name, targets, _) = &scraped[1];
     assert_eq!(name, "retsu-retsu-collector-leader");
     assert!(targets.contains(&json!({"action": "labeldrop", "regex": "pod|container|node|endpoint"})), "{targets:?}");
-    assert!(targets.contains(&json!({"targetLabel": "instance", "replacement": name})), "{targets:?}");
+    assert!(
+        targets.contains(&json!({"action": "replace", "targetLabel": "instance", "replacement": name})),
+        "{targets:?}"
+    );
 }
 
 #[test]
@@ -76,7 +79,7 @@ fn every_monitor_gives_the_job_that_alerts_select() {
         let alerts = rendering.objects().only("PrometheusRule").to_string();
         for (name, targets, _) in monitors(&rendering) {
             let job = targets[0]["replacement"].as_str().unwrap();
-            assert_eq!(targets[0], json!({"targetLabel": "job", "replacement": job}), "{name}");
+            assert_eq!(targets[0], json!({"action": "replace", "targetLabel": "job", "replacement": job}), "{name}");
             assert!(alerts.contains(&format!("retsu_collector_leader{{job=\\\"{job}\\\", ")), "{name}: {job}");
         }
     }

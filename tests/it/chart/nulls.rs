@@ -44,7 +44,7 @@ fn without_any_single_value_the_chart_renders_or_says_what_to_set() {
 }
 
 /// The same maps, with null for everything in them.
-fn nulled(value: &Value) -> Value {
+pub(super) fn nulled(value: &Value) -> Value {
     match value {
         Value::Object(members) if !members.is_empty() => {
             members.iter().map(|(key, value)| (key.clone(), nulled(value))).collect::<Map<_, _>>().into()

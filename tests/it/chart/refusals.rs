@@ -147,13 +147,6 @@ fn two_families_of_addresses_need_a_policy_that_has_two() {
 }
 
 #[test]
-fn a_roll_out_that_could_not_begin_is_refused() {
-    for unavailable in [json!(0), json!("0%"), Value::Null] {
-        refused(json!({"updateStrategy": {"maxSurge": 0, "maxUnavailable": unavailable}}), &["updateStrategy"]);
-    }
-}
-
-#[test]
 fn what_the_chart_has_already_is_refused_among_what_is_added() {
     for (value, field, names) in [
         ("extraContainers", "name", &["retsu-collector"][..]),

@@ -15,8 +15,10 @@ const CUSTOM: [&str; 3] = ["ServiceMonitor", "PodMonitor", "PrometheusRule"];
 
 /// Validates every document of some files strictly. Returns how many were, or what is wrong with the first.
 fn validate(kubernetes: &str, files: &[PathBuf]) -> Result<usize, String> {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/venv/bin/kubernetes-validate");
-    let output = Command::new(program).args(["--strict", "--kubernetes-version", kubernetes]).args(files).output();
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/venv/bin/python");
+    let mut command = Command::new(python);
+    command.args(["-m", "kubernetes_validate", "--strict", "--kubernetes-version", kubernetes]).args(files);
+    let output = command.output();
     let said = String::from_utf8(output.expect("no kubernetes-validate: run `make tools`").stdout).unwrap();
     let is_custom = |line: &str| CUSTOM.iter().any(|kind| line.contains(&format!("schema for kind {kind} ")));
     let (valid, other): (Vec<_>, Vec<_>) = said.lines().partition(|line| line.starts_with("INFO "));

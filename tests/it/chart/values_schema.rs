@@ -1,8 +1,9 @@
-//! The schema of the values, as a whole; `charts/retsu-collector/tests/schema_test.yaml` has what it says to single ones.
+//! The schema of the values, as a whole; `charts/retsu-collector/tests/schema*_test.yaml` have what it says to single ones.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::helm::{Rendering, chart, defaults, read};
+use super::nulls::nulled;
 use super::subchart::parent;
 
 fn schema() -> Value {
@@ -56,16 +57,6 @@ fn the_schema_knows_no_value_that_the_chart_does_not_have() {
         }
     });
     assert_eq!(unknown, Vec::<String>::new());
-}
-
-/// The same tree with null for every leaf.
-fn nulled(values: &Value) -> Value {
-    match values {
-        Value::Object(members) if !members.is_empty() => {
-            members.iter().map(|(name, value)| (name.clone(), nulled(value))).collect::<Map<_, _>>().into()
-        }
-        _ => Value::Null,
-    }
 }
 
 #[test]
