@@ -1,5 +1,7 @@
-//! How the program of the image is compiled.
+//! How the program of the image is compiled, and when an engine is started for it.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// `make static`, with a Cargo that prints its environment.
@@ -29,4 +31,26 @@ fn an_architecture_that_docker_calls_otherwise_is_refused_before_anything_is_com
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("ARCH is x86_64: set amd64 or arm64"), "{said}");
+}
+
+/// What `engine` complains of, when it is run by `command` from a place that everybody may read.
+fn engine(command: &[&str], docker: &str) -> String {
+    let directory = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
+    let (of, cluster) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/cluster"), directory.path().join("e2e/cluster"));
+    std::fs::create_dir_all(&cluster).unwrap();
+    std::fs::copy(of.join("engine"), cluster.join("engine")).unwrap();
+    let mut engine = Command::new(command[0]);
+    engine.args(&command[1..]).arg(cluster.join("engine"));
+    let output = engine.env("DOCKER", docker).env("DOCKER_HOST", "tcp://127.0.0.1:1").output().unwrap();
+    assert!(!output.status.success() && !directory.path().join("target").exists(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn no_engine_is_started_that_the_client_would_not_ask_or_that_only_root_can_start() {
+    let docker = std::env::var("DOCKER").unwrap_or_else(|_| "docker".to_owned());
+    let elsewhere = engine(&["bash"], &docker);
+    assert!(elsewhere.contains("no Docker engine answers at tcp://127.0.0.1:1"), "{elsewhere}");
+    let unprivileged = engine(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash"], &docker);
+    assert!(unprivileged.contains("only root starts one"), "{unprivileged}");
 }
