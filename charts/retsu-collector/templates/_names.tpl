@@ -7,8 +7,14 @@
 {{/* Release names have at most 53 characters: cut at 53, two releases still have two names, and a suffix of nine fits. */}}
 {{- define "retsu-collector.fullname" -}}
 {{- $name := include "retsu-collector.name" . }}
-{{- $full := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name)) }}
-{{- $full | trunc 53 | trimSuffix "-" }}
+{{- $full := printf "%s-%s" .Release.Name $name }}
+{{- if eq .Chart.Name "retsu-collector" }}
+{{- if contains $name .Release.Name }}{{ $full = .Release.Name }}{{ end }}
+{{- else if gt (len $full) 53 }}
+{{- /* Under an alias, others may be beside it in one release, alike in all that is left by a cut. */}}
+{{- $full = printf "%s-%s" ($full | trunc 44 | trimSuffix "-") ($full | sha256sum | trunc 8) }}
+{{- end }}
+{{- .Values.fullnameOverride | default $full | trunc 53 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "retsu-collector.leaderService" -}}

@@ -145,6 +145,7 @@ fn names_that_yaml_takes_for_something_else_stay_names() {
             "serviceMonitor": {"namespace": text.replace('.', "-")},
             "commonLabels": {"label": text},
             "podLabels": {"label": text},
+            "config": {"kubernetes": {"role_label": text}},
         });
         let rendering = Rendering::named("everything").with(values).release(text).namespace(&text.replace('.', "-"));
         let objects = rendering.objects();

@@ -7,7 +7,13 @@ use std::process::{Command, Output};
 /// `make static`, with a Cargo that prints its environment.
 fn make_static(argument: &str) -> Output {
     let mut make = Command::new("make");
-    make.current_dir(env!("CARGO_MANIFEST_DIR")).args(["--no-print-directory", "static", "CARGO=env #", argument]);
+    make.current_dir(env!("CARGO_MANIFEST_DIR")).args([
+        "--silent",
+        "--no-print-directory",
+        "static",
+        "CARGO=env #",
+        argument,
+    ]);
     for inherited in ["MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"] {
         make.env_remove(inherited);
     }
@@ -36,7 +42,8 @@ fn an_architecture_that_docker_calls_otherwise_is_refused_before_anything_is_com
 /// What `engine` complains of, when it is run by `command` from a place that everybody may read.
 fn engine(command: &[&str], docker: &str) -> String {
     let directory = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o755)).tempdir().unwrap();
-    let (of, cluster) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/cluster"), directory.path().join("e2e/cluster"));
+    let (of, cluster) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/cluster"), directory.path().join("e2e/cluster"));
     std::fs::create_dir_all(&cluster).unwrap();
     std::fs::copy(of.join("engine"), cluster.join("engine")).unwrap();
     let mut engine = Command::new(command[0]);
