@@ -72,6 +72,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ include "retsu-collector.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+{{- end }}
+
+{{/* Whoever has it as a part of something larger says so in commonLabels. */}}
+{{- define "retsu-collector.partOf" -}}
 app.kubernetes.io/part-of: retsu
 {{- end }}
 
@@ -91,7 +95,7 @@ name: {{ index . 1 | quote }}
 namespace: {{ $own.namespace | default (include "retsu-collector.namespace" $root) | quote }}
 {{- end }}
 labels:
-  {{- merge $labels ($own.labels | default dict) ($root.Values.commonLabels | default dict) | toYaml | nindent 2 }}
+  {{- merge $labels ($own.labels | default dict) ($root.Values.commonLabels | default dict) (include "retsu-collector.partOf" . | fromYaml) | toYaml | nindent 2 }}
 {{- with $annotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

@@ -152,7 +152,7 @@ fn what_the_chart_has_already_is_refused_among_what_is_added() {
         ("extraContainers", "name", &["retsu-collector"][..]),
         ("extraVolumes", "name", &["config", "token", "database-url", "database-ca"]),
         ("extraVolumeMounts", "mountPath", &["/etc/retsu-collector", "/run/secrets/retsu-collector/url"]),
-        ("extraEnv", "name", &["POD_NAME", "POD_UID", "PGSSLMODE", "RETSU_WORKER__MANAGEMENT__PORT"]),
+        ("extraEnv", "name", &["POD_NAME", "POD_UID", "PGSSLMODE", "RETSU_KUBERNETES__TERM_ANNOTATION"]),
     ] {
         for taken in names {
             let mut added = json!({"name": "other", "image": "other"});
