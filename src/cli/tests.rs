@@ -123,9 +123,9 @@ fn verify_finds_the_leader_service_by_its_name_in_dns_unless_it_is_told_where() 
     };
     let (default, other) = (options(&[]), options(&["--port", "80", "--timeout", "5", "--max-age", "0.5"]));
     assert_eq!(default.leader_url, "http://retsu-leader.queues.svc:24247/metrics");
-    assert_eq!((default.timeout, default.max_age), (Duration::from_secs(60), None));
+    assert_eq!((default.timeout, default.max_age), (Duration::from_secs(60), Duration::from_secs(18)));
     assert_eq!(other.leader_url, "http://retsu-leader.queues.svc:80/metrics");
-    assert_eq!((other.timeout, other.max_age), (Duration::from_secs(5), Some(Duration::from_millis(500))));
+    assert_eq!((other.timeout, other.max_age), (Duration::from_secs(5), Duration::from_millis(500)));
     assert_eq!(options(&["--leader-url", "http://[::1]:7/m"]).leader_url, "http://[::1]:7/m");
 }
 

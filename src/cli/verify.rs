@@ -37,9 +37,9 @@ pub struct VerifyArgs {
     /// Where the leader Service answers with metrics [default: http://NAME.NAMESPACE.svc:PORT/metrics]
     #[arg(long, value_name = "URL", value_parser = plain_http, conflicts_with = "port")]
     leader_url: Option<Uri>,
-    /// Greatest age of a snapshot [default: the interval that the leader names, and 3 seconds]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    max_age: Option<Duration>,
+    /// Greatest age of a snapshot: collection interval and fence
+    #[arg(long, value_name = "SECONDS", default_value = "18", value_parser = seconds)]
+    max_age: Duration,
     /// How long to look again when something does not hold
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     timeout: Duration,

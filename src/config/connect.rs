@@ -1,5 +1,6 @@
 //! Connection options, made again at every reconnect so that a rotated secret needs no restart.
 
+use std::env;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::ConnectOptions;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use thiserror::Error;
 
 use super::connection_url::{self, Target, UrlError};
@@ -101,6 +102,11 @@ fn driver_options(target: &Target) -> Result<PgConnectOptions, UrlError> {
     let options = PgConnectOptions::from_url(&target.to_driver_url()?).map_err(|_| UrlError::REFUSED_BY_DRIVER)?;
     // Once more, as one: the driver puts `PGOPTIONS` before the URL's own, and neither may end what the other begins.
     session_options::check(options.get_options().unwrap_or_default())?;
+    // The mode of a URL wins over the variable's, and with another one the driver would ignore the authority in silence.
+    let verifies = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
+    if env::var_os("PGSSLROOTCERT").is_some() && !verifies {
+        return Err(UrlError::AUTHORITY_UNUSED);
+    }
     Ok(options
         .application_name(target.application_name.as_deref().unwrap_or(APPLICATION_NAME))
         .log_slow_statements(log::LevelFilter::Debug, SLOW_STATEMENT))

@@ -37,6 +37,11 @@ impl UrlError {
 
     /// What passed every rule here is refused by the driver all the same.
     pub(crate) const REFUSED_BY_DRIVER: Self = Self("must be accepted by the PostgreSQL driver");
+
+    /// A URL without, or with another, mode beside an authority of the environment.
+    pub(crate) const AUTHORITY_UNUSED: Self = Self(
+        "must have the sslmode verify-ca or verify-full, since PGSSLROOTCERT is set (sslrootcert verifies nothing in any other)",
+    );
 }
 
 const MALFORMED: UrlError = UrlError(

@@ -153,8 +153,8 @@ Neither `options`, `options[name]` nor libpq's variable `PGOPTIONS` may set what
 spelling, because the program sets that itself: REFUSED.
 
 Encryption differs from libpq's in three ways. `allow` never encrypts. `require` never verifies, therefore
-`sslrootcert` is refused unless `sslmode` is `verify-ca` or `verify-full`. The authorities of `sslrootcert` are
-trusted besides the system's, not instead of them.
+`sslrootcert` is refused unless `sslmode` is `verify-ca` or `verify-full`, and so is a URL with any other mode beside
+`PGSSLROOTCERT`. The authorities of `sslrootcert` are trusted besides the system's, not instead of them.
 
 A password may not contain what SASLprep prohibits (control characters, characters newer than Unicode 3.2 such as
 emoji, left-to-right and right-to-left letters together): the driver cannot send it by SCRAM-SHA-256.

@@ -24,5 +24,4 @@ pub use negotiate::{Answer, Format, negotiate};
 pub use process::SamplerError;
 pub use publication::{Publication, Published, View};
 pub use rendered::Rendered;
-pub(crate) use rendered::interval_in;
 pub use scrape::{Scrape, scrape};

@@ -114,20 +114,9 @@ impl Rendered {
     }
 }
 
-/// What stands before and after the seconds in [`cadence`].
-const CADENCE: [&str; 2] = ["Refreshed in the background every ", " s."];
-
 /// The sentence that every HELP of queue state ends with.
 pub(super) fn cadence(interval: Duration) -> String {
-    let [before, after] = CADENCE;
-    format!("{before}{}{after}", interval.as_secs_f64())
-}
-
-/// The interval that the HELP of a family of queue state names.
-pub(crate) fn interval_in(help: &str) -> Option<Duration> {
-    let [before, after] = CADENCE;
-    let seconds = help.strip_suffix(after)?.rsplit_once(before)?.1;
-    Duration::try_from_secs_f64(seconds.parse().ok()?).ok()
+    format!("Refreshed in the background every {} s.", interval.as_secs_f64())
 }
 
 fn capacity(queues: &[QueueState], cadence: &str) -> usize {
@@ -171,18 +160,6 @@ mod tests {
 
     fn text(rendered: &Rendered) -> String {
         String::from_utf8(rendered.body().to_vec()).unwrap()
-    }
-
-    #[test]
-    fn the_interval_is_read_back_from_a_help() {
-        for interval in [50, 1_000, 1_500, 15_000, 86_400_000].map(Duration::from_millis) {
-            assert_eq!(interval_in(&format!("Messages. {}", cadence(interval))), Some(interval));
-        }
-        for help in
-            ["", "Messages. 15 s.", "Refreshed in the background every -1 s.", "Refreshed in the background every 15"]
-        {
-            assert_eq!(interval_in(help), None, "{help}");
-        }
     }
 
     #[test]

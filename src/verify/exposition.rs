@@ -1,11 +1,7 @@
 //! What an exposition in text format says of its collector. Read line by line as it arrives: a test Pod has no memory
 //! for the series of every queue.
 
-use std::time::Duration;
-
 use thiserror::Error;
-
-use crate::exposition::interval_in;
 
 /// The longest line, in bytes; those of a collector have a few hundred.
 const LINE_LIMIT: usize = 16 * 1024;
@@ -21,8 +17,6 @@ const STATE_FAMILY: &str = "queue_messages_ready";
 pub(super) struct Exposition {
     /// Whether there are state gauges.
     pub(super) exports: bool,
-    /// How often they are refreshed, as their HELP says.
-    pub(super) interval: Option<Duration>,
     /// `queue_state_collection_success`
     pub(super) success: Option<f64>,
     /// `queue_state_snapshot_age_seconds`
@@ -51,9 +45,6 @@ impl Exposition {
 
     fn line(&mut self, line: &str) -> Result<(), ExpositionError> {
         self.exports |= names_state(line);
-        if let Some(help) = of_family(line, "# HELP ", STATE_FAMILY) {
-            self.interval = interval_in(help);
-        }
         let family = line.split(['{', ' ']).next().unwrap_or_default();
         let Some(gauge) = self.gauge(family) else { return Ok(()) };
         let malformed = || ExpositionError::Malformed(line.chars().take(SHOWN).collect());
@@ -160,14 +151,8 @@ retsu_collector_terms_lost_total{kind=\"stopping\"} 4
     #[test]
     fn the_few_gauges_are_found_wherever_the_answer_is_cut_on_its_way() {
         let whole = read(LEADER.as_bytes()).unwrap();
-        let wanted = Exposition {
-            exports: true,
-            interval: Some(Duration::from_millis(500)),
-            success: Some(1.0),
-            age: Some(0.25),
-            timeline: Some(2.0),
-            number: Some(731.0),
-        };
+        let wanted =
+            Exposition { exports: true, success: Some(1.0), age: Some(0.25), timeline: Some(2.0), number: Some(731.0) };
         assert_eq!((whole.term().as_deref(), &whole), (Some("2/731"), &wanted));
         for cut in 0..LEADER.len() {
             let mut reader = Reader::default();

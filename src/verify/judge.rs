@@ -11,9 +11,6 @@ use super::endpoints::Endpoint;
 use super::exposition::Exposition;
 use super::observe::{Endpoints, Observation};
 
-/// How much older than the interval a snapshot may be, unless the limit is given: the default fence.
-const DEFAULT_FENCE: Duration = Duration::from_secs(3);
-
 /// An installation in which everything holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified {
@@ -172,13 +169,13 @@ pub(super) fn judge(observation: &Observation, options: &Options) -> Result<Veri
         });
     }
     match (leader, gauges, &observation.endpoints) {
-        (Some(leader), Some(Gauges { age, max_age, term }), Ok(endpoints)) if findings.is_empty() => Ok(Verified {
+        (Some(leader), Some(Gauges { age, term }), Ok(endpoints)) if findings.is_empty() => Ok(Verified {
             leader_service: options.leader_service.clone(),
             metrics_service: options.metrics_service.clone(),
             url: options.leader_url.clone(),
             leader: leader.to_string(),
             age,
-            max_age,
+            max_age: options.max_age,
             term,
             replicas: endpoints.replicas.len(),
         }),
@@ -233,7 +230,6 @@ fn exporter<'o>(
 /// What the leader Service says of its gauges.
 struct Gauges {
     age: Duration,
-    max_age: Duration,
     term: String,
 }
 
@@ -253,10 +249,9 @@ fn gauges(observation: &Observation, options: &Options) -> Result<Gauges, Findin
     let lacks = |what| Finding::Incomplete { url: url.clone(), what };
     let age = answer.age.and_then(|age| Duration::try_from_secs_f64(age).ok());
     let age = age.ok_or_else(|| lacks("queue_state_snapshot_age_seconds"))?;
-    let said = answer.interval.map(|interval| interval + DEFAULT_FENCE);
-    let max_age = options.max_age.or(said).ok_or_else(|| lacks("an interval in their HELP: --max-age is needed"))?;
     let term = answer.term().ok_or_else(|| lacks("retsu_collector_term"))?;
-    if age > max_age { Err(Finding::Stale { url, age, max_age }) } else { Ok(Gauges { age, max_age, term }) }
+    let max_age = options.max_age;
+    if age > max_age { Err(Finding::Stale { url, age, max_age }) } else { Ok(Gauges { age, term }) }
 }
 
 #[cfg(test)]

@@ -39,8 +39,8 @@ pub struct Options {
     pub metrics_service: String,
     /// Where the leader Service answers with metrics.
     pub leader_url: Uri,
-    /// The greatest age of a snapshot; without it the interval that the leader names, and the default fence.
-    pub max_age: Option<Duration>,
+    /// The greatest age of a snapshot.
+    pub max_age: Duration,
     /// How long to look again when something does not hold.
     pub timeout: Duration,
 }

@@ -117,6 +117,21 @@ fn check_says_what_was_decided_for_kubernetes_and_what_it_lacks() {
 }
 
 #[test]
+fn an_authority_of_the_environment_that_the_mode_of_the_url_would_ignore_is_refused() {
+    for (mode, code) in [("", 0), ("?sslmode=verify-ca", 0), ("?sslmode=require", 2), ("?sslmode=prefer", 2)] {
+        let url = format!("postgres://retsu:secret@localhost/retsu{mode}");
+        let mut check = program(&["check"]);
+        check.env("RETSU_DATABASE__URL", url).env("PGSSLMODE", "verify-full").env("PGSSLROOTCERT", "ca.crt");
+        let (_, error) = said(&mut check, code);
+        assert_eq!(error.contains("PGSSLROOTCERT"), code == 2, "{mode}: {error}");
+        assert!(!error.contains("secret"), "{mode}: {error}");
+    }
+    let alone =
+        said(program(&["check"]).env("RETSU_DATABASE__URL", "postgres://localhost/retsu").env("PGSSLROOTCERT", "x"), 2);
+    assert!(alone.1.contains("verify-full"), "{}", alone.1);
+}
+
+#[test]
 fn a_configuration_file_that_is_not_there_is_named() {
     let (_, errors) = said(&mut program(&["check", "--config", "/nowhere/collector.yaml"]), 2);
     assert!(

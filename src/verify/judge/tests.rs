@@ -15,7 +15,7 @@ fn options() -> Options {
         leader_service: "retsu-leader".to_owned(),
         metrics_service: "retsu-metrics".to_owned(),
         leader_url: URL.parse().unwrap(),
-        max_age: None,
+        max_age: Duration::from_secs(18),
         timeout: Duration::from_secs(60),
     }
 }
@@ -27,14 +27,7 @@ fn endpoint(name: &str) -> Endpoint {
 
 /// What the leader of term 1/731 answers.
 fn leader() -> Exposition {
-    Exposition {
-        exports: true,
-        interval: Some(Duration::from_secs(15)),
-        success: Some(1.0),
-        age: Some(2.5),
-        timeline: Some(1.0),
-        number: Some(731.0),
-    }
+    Exposition { exports: true, success: Some(1.0), age: Some(2.5), timeline: Some(1.0), number: Some(731.0) }
 }
 
 fn replica(name: &str, answer: Exposition) -> Replica {
@@ -128,23 +121,18 @@ fn the_gauges_behind_the_service_are_there_good_and_those_of_the_exporter() {
 }
 
 #[test]
-fn a_snapshot_may_be_as_old_as_the_limit_or_else_interval_and_fence() {
-    let aged = |age: f64, max_age: Option<u64>, interval: Option<u64>| {
+fn a_snapshot_may_be_as_old_as_the_limit() {
+    let aged = |age: f64| {
         let replicas = vec![replica("a", leader())];
-        let interval = interval.map(Duration::from_secs);
         let observation = Observation {
             endpoints: Ok(Endpoints { leader: vec![endpoint("a")], replicas }),
-            service: Ok(Exposition { age: Some(age), interval, ..leader() }),
+            service: Ok(Exposition { age: Some(age), ..leader() }),
         };
-        judge(&observation, &Options { max_age: max_age.map(Duration::from_secs), ..options() })
+        judge(&observation, &options())
     };
-    for (age, max_age, interval) in [(18.0, None, Some(15)), (5.0, Some(5), Some(15)), (40.0, Some(40), None)] {
-        assert!(aged(age, max_age, interval).is_ok(), "{age} {max_age:?} {interval:?}");
-    }
-    let stale = |age, max_age, interval| aged(age, max_age, interval).unwrap_err()[0].to_string();
-    assert!(stale(18.5, None, Some(15)).ends_with("has state gauges that are 18.5s old, and 18s is allowed"));
-    assert!(stale(5.5, Some(5), Some(15)).ends_with("has state gauges that are 5.5s old, and 5s is allowed"));
-    assert!(stale(1.0, None, None).contains("--max-age"));
+    assert!(aged(18.0).is_ok());
+    let stale = aged(18.5).unwrap_err()[0].to_string();
+    assert!(stale.ends_with("has state gauges that are 18.5s old, and 18s is allowed"), "{stale}");
 }
 
 #[test]
