@@ -89,10 +89,14 @@ The metadata of an object that is not a Pod. Takes a list: the root context, the
 {{- if gt (len .) 2 }}{{ $own = index . 2 }}{{ end }}
 {{- $labels := include "retsu-collector.labels" $root | fromYaml }}
 {{- if $own.component }}{{ $_ := set $labels "app.kubernetes.io/component" $own.component }}{{ end }}
+{{- $namespace := include "retsu-collector.namespace" $root }}
+{{- $name := index . 1 }}
+{{- /* Elsewhere a release of this name and of another namespace may have an object, too. */}}
+{{- if and $own.namespace (ne $own.namespace $namespace) }}{{ $name = printf "%s.%s" $name $namespace }}{{ end }}
 {{- $annotations := merge dict ($own.annotations | default dict) ($root.Values.commonAnnotations | default dict) -}}
-name: {{ index . 1 | quote }}
+name: {{ $name | quote }}
 {{- if ne ($own.scope | default "Namespace") "Cluster" }}
-namespace: {{ $own.namespace | default (include "retsu-collector.namespace" $root) | quote }}
+namespace: {{ $own.namespace | default $namespace | quote }}
 {{- end }}
 labels:
   {{- merge $labels ($own.labels | default dict) ($root.Values.commonLabels | default dict) (include "retsu-collector.partOf" . | fromYaml) | toYaml | nindent 2 }}

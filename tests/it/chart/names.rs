@@ -38,8 +38,9 @@ fn check(objects: &Objects) {
     let mut identities = BTreeSet::new();
     for object in objects.iter() {
         let (kind, name) = (kind(object), name(object));
-        // Cluster-scoped names carry namespace and release: only Services and Pods have to fit a DNS label.
-        assert!(name.len() <= LONGEST || namespace(object).is_empty() && name.len() <= 253, "{kind} {name}");
+        // Where releases of other namespaces have names, too, a name carries its own: no Service and no Pod is there.
+        let carries = name.contains('.') && !["Service", "Pod"].contains(&kind);
+        assert!(name.len() <= if carries { 253 } else { LONGEST }, "{kind} {name}");
         assert!(name.starts_with(char::is_alphanumeric) && name.ends_with(char::is_alphanumeric), "{kind} {name}");
         assert!(identities.insert((kind, namespace(object), name)), "two of {kind} {name}");
         for (label, value) in labels(object) {
@@ -95,6 +96,23 @@ fn policies_of_two_namespaces_and_releases_are_two_also_where_both_run_together(
     assert_ne!(policy("team", "a-retsu"), policy("team-a", "retsu"));
     assert_ne!(policy("team", "a"), policy("team", "b"));
     assert_ne!(policy("a", "team"), policy("b", "team"));
+}
+
+#[test]
+fn in_a_namespace_that_releases_share_each_has_names_of_its_own() {
+    let elsewhere = json!({"enabled": true, "namespace": "monitoring"});
+    let leader = json!({"enabled": true, "namespace": "monitoring", "leader": {"enabled": true}});
+    for monitors in [json!({"serviceMonitor": leader}), json!({"podMonitor": elsewhere})] {
+        let of = |namespace: &str| {
+            let rendering = Rendering::named("minimal").namespace(namespace).with(monitors.clone());
+            rendering.with(json!({"prometheusRule": elsewhere, "grafanaDashboard": elsewhere})).objects()
+        };
+        let (staging, production) = (of("staging"), of("production"));
+        assert!(staging.iter().any(|object| namespace(object) == "monitoring"));
+        for identity in staging.identities() {
+            assert!(!production.identities().contains(&identity), "{identity:?}");
+        }
+    }
 }
 
 #[test]

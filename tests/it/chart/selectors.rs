@@ -64,7 +64,13 @@ impl Neighbours {
         for monitor in self.own.of("ServiceMonitor") {
             let service = self.service(monitor);
             let leads = service["spec"]["selector"].get(&role).is_some();
-            assert_eq!(leads, name(monitor).ends_with("-leader"), "{} finds {}", name(monitor), name(service));
+            assert_eq!(
+                leads,
+                name(monitor).split('.').next().unwrap().ends_with("-leader"),
+                "{} finds {}",
+                name(monitor),
+                name(service)
+            );
             let ports: Vec<_> = service["spec"]["ports"].as_array().unwrap().iter().map(|port| &port["name"]).collect();
             for endpoint in monitor["spec"]["endpoints"].as_array().unwrap() {
                 assert!(ports.contains(&&endpoint["port"]), "{}: {endpoint}", name(monitor));
