@@ -92,9 +92,11 @@ run: ## Watch a failover on an embedded PostgreSQL; ARGS="--duration 60" ends it
 build: ## Build the program for release
 	$(CARGO) build --locked --release
 
+# The flags are parted by a character that no path has; a space in one would end a flag.
 .PHONY: static
 static: ## Build the static program of the image; ARCH=amd64 or arm64 for another machine than this one
-	RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo --remap-path-prefix=$(CURDIR)=/src" \
+	$(if $(filter amd64 arm64,$(ARCH)),,$(error ARCH is $(ARCH): set amd64 or arm64))
+	CARGO_ENCODED_RUSTFLAGS="$$(printf '%s\x1f' -C target-feature=+crt-static "--remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo")--remap-path-prefix=$(CURDIR)=/src" \
 		$(CROSS_LINKER) $(CARGO) build --release --locked $(IMAGE_FEATURES) --bin retsu-collector --target $(TARGET)
 
 # Everything that is in the image.

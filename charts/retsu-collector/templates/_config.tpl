@@ -38,7 +38,15 @@
 {{- ((.Values.config).worker).shutdown_timeout_seconds | default 30 | ceil | int }}
 {{- end }}
 
-{{/* Volumes of the database's secrets. Mounted as directories, a file follows its Secret; a `subPath` would not. Modes are decimal, 288 for 0440: YAML 1.2 takes a leading zero for text. */}}
+{{/*
+Mode of mounted secrets. Without fsGroup they are root's, and a process that is not root reads what all may. Modes are
+decimal, 288 for 0440 and 292 for 0444: YAML 1.2 takes a leading zero for text.
+*/}}
+{{- define "retsu-collector.secretMode" -}}
+{{- ternary 292 288 (kindIs "invalid" (.Values.podSecurityContext).fsGroup) }}
+{{- end }}
+
+{{/* Volumes of the database's secrets. Mounted as directories, a file follows its Secret; a `subPath` would not. */}}
 {{- define "retsu-collector.secretVolumes" -}}
 {{- $database := .Values.database | default dict }}
 {{- $existing := $database.existingSecret | default dict }}
@@ -49,7 +57,7 @@
 - name: database-url
   secret:
     secretName: {{ $existing.name | quote }}
-    defaultMode: 288
+    defaultMode: {{ include "retsu-collector.secretMode" . }}
     items:
       - key: {{ $existing.key | default "url" | quote }}
         path: url
@@ -57,7 +65,7 @@
 - name: database-password
   secret:
     secretName: {{ $password.name | quote }}
-    defaultMode: 288
+    defaultMode: {{ include "retsu-collector.secretMode" . }}
     items:
       - key: {{ $password.key | default "password" | quote }}
         path: password
@@ -83,7 +91,7 @@
 - name: database-client
   secret:
     secretName: {{ $client.secretName | quote }}
-    defaultMode: 288
+    defaultMode: {{ include "retsu-collector.secretMode" . }}
     items:
       - key: {{ $client.certificateKey | default "tls.crt" | quote }}
         path: tls.crt

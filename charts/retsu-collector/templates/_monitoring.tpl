@@ -38,15 +38,21 @@ metricRelabelings:
 {{- end }}
 {{- end }}
 
-{{/* Whole seconds between two scrapes; where nothing is set, the 30 s of the Prometheus Operator. */}}
+{{/* The milliseconds of a duration of Prometheus, 0 of none. */}}
+{{- define "retsu-collector.milliseconds" -}}
+{{- $duration := . | default "" }}
+{{- $sum := 0 }}
+{{- range $unit, $length := dict "y" 31536000000 "w" 604800000 "d" 86400000 "h" 3600000 "m" 60000 "s" 1000 "ms" 1 }}
+{{- $sum = add $sum (mul $length (regexFind (printf "[0-9]+%s([0-9]|$)" $unit) $duration | regexFind "^[0-9]+" | int64)) }}
+{{- end }}
+{{- $sum }}
+{{- end }}
+
+{{/* Whole seconds between two scrapes; where nothing or 0 is set, the 30 s of the Prometheus Operator. */}}
 {{- define "retsu-collector.scrapeSeconds" -}}
 {{- $monitor := ternary .Values.podMonitor .Values.serviceMonitor (eq true (.Values.podMonitor).enabled) }}
-{{- $interval := regexReplaceAll "[0-9]+ms" (($monitor).interval | default "30s") "" }}
-{{- $seconds := 0 }}
-{{- range $unit, $length := dict "d" 86400 "h" 3600 "m" 60 "s" 1 }}
-{{- $seconds = add $seconds (mul $length (regexFind (printf "[0-9]+%s" $unit) $interval | trimSuffix $unit | int)) }}
-{{- end }}
-{{- max 1 $seconds }}
+{{- $interval := include "retsu-collector.milliseconds" ($monitor).interval | int64 | default 30000 }}
+{{- div (add $interval 999) 1000 }}
 {{- end }}
 
 {{/*

@@ -7,8 +7,14 @@
 {{/* Release names have at most 53 characters: cut at 53, two releases still have two names, and a suffix of nine fits. */}}
 {{- define "retsu-collector.fullname" -}}
 {{- $name := include "retsu-collector.name" . }}
-{{- $full := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name)) }}
-{{- $full | trunc 53 | trimSuffix "-" }}
+{{- $full := printf "%s-%s" .Release.Name $name }}
+{{- if eq .Chart.Name "retsu-collector" }}
+{{- if contains $name .Release.Name }}{{ $full = .Release.Name }}{{ end }}
+{{- else if gt (len $full) 53 }}
+{{- /* Under an alias, others may be beside it in one release, alike in all that is left by a cut. */}}
+{{- $full = printf "%s-%s" ($full | trunc 44 | trimSuffix "-") ($full | sha256sum | trunc 8) }}
+{{- end }}
+{{- .Values.fullnameOverride | default $full | trunc 53 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "retsu-collector.leaderService" -}}
@@ -42,8 +48,12 @@
 
 {{/* Some charts take the names of `global` as text; both forms do here. */}}
 {{- define "retsu-collector.imagePullSecrets" -}}
+{{- $names := list }}
 {{- range concat (.Values.imagePullSecrets | default list) ((.Values.global).imagePullSecrets | default list) }}
-- name: {{ if kindIs "string" . }}{{ . | quote }}{{ else }}{{ .name | quote }}{{ end }}
+{{- if kindIs "string" . }}{{ $names = append $names . }}{{ else }}{{ $names = append $names .name }}{{ end }}
+{{- end }}
+{{- range $names | uniq }}
+- name: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -62,6 +72,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ include "retsu-collector.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+{{- end }}
+
+{{/* Whoever has it as a part of something larger says so in commonLabels. */}}
+{{- define "retsu-collector.partOf" -}}
 app.kubernetes.io/part-of: retsu
 {{- end }}
 
@@ -75,13 +89,17 @@ The metadata of an object that is not a Pod. Takes a list: the root context, the
 {{- if gt (len .) 2 }}{{ $own = index . 2 }}{{ end }}
 {{- $labels := include "retsu-collector.labels" $root | fromYaml }}
 {{- if $own.component }}{{ $_ := set $labels "app.kubernetes.io/component" $own.component }}{{ end }}
+{{- $namespace := include "retsu-collector.namespace" $root }}
+{{- $name := index . 1 }}
+{{- /* Elsewhere a release of this name and of another namespace may have an object, too. */}}
+{{- if and $own.namespace (ne $own.namespace $namespace) }}{{ $name = printf "%s.%s" $name $namespace }}{{ end }}
 {{- $annotations := merge dict ($own.annotations | default dict) ($root.Values.commonAnnotations | default dict) -}}
-name: {{ index . 1 | quote }}
+name: {{ $name | quote }}
 {{- if ne ($own.scope | default "Namespace") "Cluster" }}
-namespace: {{ $own.namespace | default (include "retsu-collector.namespace" $root) | quote }}
+namespace: {{ $own.namespace | default $namespace | quote }}
 {{- end }}
 labels:
-  {{- merge $labels ($own.labels | default dict) ($root.Values.commonLabels | default dict) | toYaml | nindent 2 }}
+  {{- merge $labels ($own.labels | default dict) ($root.Values.commonLabels | default dict) (include "retsu-collector.partOf" . | fromYaml) | toYaml | nindent 2 }}
 {{- with $annotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

@@ -6,6 +6,7 @@
 {{- include "retsu-collector.validateLabels" . }}
 {{- include "retsu-collector.validateBudget" . }}
 {{- include "retsu-collector.validateServices" . }}
+{{- include "retsu-collector.validateExtras" . }}
 {{- include "retsu-collector.validateMonitors" . }}
 {{- include "retsu-collector.validateVersion" . }}
 {{- end }}
@@ -66,10 +67,11 @@
 {{- end }}
 
 {{- define "retsu-collector.validateLabels" -}}
-{{- if hasKey (include "retsu-collector.selectorLabels" . | fromYaml) (include "retsu-collector.roleLabel" .) }}
+{{- $selecting := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "pod-template-hash" }}
+{{- if has (include "retsu-collector.roleLabel" .) $selecting }}
 {{- fail (printf "config.kubernetes.role_label: workloads and Services select by %s; set another label" (include "retsu-collector.roleLabel" .)) }}
 {{- end }}
-{{- $reserved := list "app.kubernetes.io/name" "app.kubernetes.io/instance" (include "retsu-collector.roleLabel" .) }}
+{{- $reserved := append $selecting (include "retsu-collector.roleLabel" .) }}
 {{- range $value := list "commonLabels" "podLabels" }}
 {{- range $label, $_ := index $.Values $value }}
 {{- if has $label $reserved }}
@@ -119,12 +121,51 @@
 {{- if and (has $service.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack")) (eq 1 (len ($service.ipFamilies | default list))) }}
 {{- fail (printf "%s.ipFamilies: %s has two families; name both, or none" $value $service.ipFamilyPolicy) }}
 {{- end }}
+{{- if and (eq 2 (len ($service.ipFamilies | default list))) (not (has $service.ipFamilyPolicy (list "PreferDualStack" "RequireDualStack"))) }}
+{{- fail (printf "%s.ipFamilyPolicy: two families are named; set PreferDualStack or RequireDualStack, or name one" $value) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The API server, or who merges by it, knows the members of these lists by one field. */}}
+{{- define "retsu-collector.validateExtras" -}}
+{{- $taken := dict
+  "extraContainers" (list "retsu-collector")
+  "extraVolumes" (list "config" "token")
+  "extraVolumeMounts" (list "/etc/retsu-collector" "/var/run/secrets/kubernetes.io/serviceaccount")
+  "extraEnv" (list "POD_NAME" "POD_NAMESPACE" "POD_UID" "RETSU_WORKER__MANAGEMENT__PORT" "RETSU_KUBERNETES__MODE"
+    "RETSU_KUBERNETES__INSTANCE_SELECTOR" "RETSU_KUBERNETES__CONTAINER_NAME" "RETSU_KUBERNETES__ROLE_LABEL" "RETSU_KUBERNETES__TERM_ANNOTATION") }}
+{{- range include "retsu-collector.secretMounts" . | fromYamlArray }}
+{{- $_ := set $taken "extraVolumes" (append $taken.extraVolumes .name) }}
+{{- $_ := set $taken "extraVolumeMounts" (append $taken.extraVolumeMounts .mountPath) }}
+{{- end }}
+{{- range include "retsu-collector.tlsEnv" . | fromYamlArray }}
+{{- $_ := set $taken "extraEnv" (append $taken.extraEnv .name) }}
+{{- end }}
+{{- range $value, $names := $taken }}
+{{- $field := ternary "mountPath" "name" (eq $value "extraVolumeMounts") }}
+{{- range index $.Values $value }}
+{{- if has (index . $field) $names }}
+{{- fail (printf "%s: %v is the chart's own, or there twice; leave it out, name it otherwise, or set it in config" $value (index . $field)) }}
+{{- end }}
+{{- $names = append $names (index . $field) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
 {{- define "retsu-collector.validateMonitors" -}}
 {{- if and (.Values.serviceMonitor).enabled (.Values.podMonitor).enabled }}
 {{- fail "serviceMonitor.enabled and podMonitor.enabled: both would scrape every replica, and each gauge would be there twice; enable one" }}
+{{- end }}
+{{- range $value := list "serviceMonitor" "podMonitor" }}
+{{- $monitor := index $.Values $value | default dict }}
+{{- $interval := include "retsu-collector.milliseconds" $monitor.interval | int }}
+{{- if and $monitor.enabled (gt $interval 0) (gt (include "retsu-collector.milliseconds" $monitor.scrapeTimeout | int) $interval) }}
+{{- fail (printf "%s.scrapeTimeout: %s is longer than the interval, %s, and the operator would scrape nothing; set at most that" $value $monitor.scrapeTimeout $monitor.interval) }}
+{{- end }}
+{{- end }}
+{{- if and (.Values.prometheusRule).enabled (gt (include "retsu-collector.scrapeSeconds" . | int) 120) }}
+{{- fail (printf "prometheusRule.enabled: alerts look back some minutes, and a scrape each %s s leaves nothing there; set an interval of 2m at most" (include "retsu-collector.scrapeSeconds" .)) }}
 {{- end }}
 {{- if and ((.Values.serviceMonitor).leader).enabled (not (.Values.serviceMonitor).enabled) }}
 {{- fail "serviceMonitor.leader.enabled: needs serviceMonitor.enabled: true, or nothing is scraped of the standbys" }}

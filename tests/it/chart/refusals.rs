@@ -54,6 +54,14 @@ fn no_replicas_and_numbers_out_of_range_are_refused() {
     for replicas in [json!(0), json!(-1), json!("two"), json!(1.5)] {
         refused(json!({"replicaCount": replicas}), &["replicaCount"]);
     }
+    let beyond = json!(2_147_483_648_u64);
+    for (value, key) in
+        [("podDisruptionBudget", "maxUnavailable"), ("updateStrategy", "maxSurge"), ("livenessProbe", "periodSeconds")]
+    {
+        refused(json!({value: {key: beyond}}), &[key]);
+    }
+    refused(json!({"replicaCount": beyond}), &["replicaCount"]);
+    refused(json!({"revisionHistoryLimit": beyond}), &["revisionHistoryLimit"]);
     for port in [json!(0), json!(65536), json!(-1), json!("http")] {
         refused(json!({"config": {"worker": {"management": {"port": port}}}}), &["port"]);
         refused(json!({"leaderService": {"port": port}}), &["port"]);
@@ -129,9 +137,61 @@ fn one_family_of_addresses_where_there_are_to_be_two_is_refused_because_no_upgra
 }
 
 #[test]
+fn two_families_of_addresses_need_a_policy_that_has_two() {
+    for service in ["leaderService", "metricsService"] {
+        for policy in ["", "SingleStack"] {
+            let two = json!({service: {"ipFamilyPolicy": policy, "ipFamilies": ["IPv4", "IPv6"]}});
+            refused(two, &[&format!("{service}.ipFamilyPolicy"), "PreferDualStack"]);
+        }
+    }
+}
+
+#[test]
+fn what_the_chart_has_already_is_refused_among_what_is_added() {
+    for (value, field, names) in [
+        ("extraContainers", "name", &["retsu-collector"][..]),
+        ("extraVolumes", "name", &["config", "token", "database-url", "database-ca"]),
+        ("extraVolumeMounts", "mountPath", &["/etc/retsu-collector", "/run/secrets/retsu-collector/url"]),
+        ("extraEnv", "name", &["POD_NAME", "POD_UID", "PGSSLMODE", "RETSU_KUBERNETES__TERM_ANNOTATION"]),
+    ] {
+        for taken in names {
+            let mut added = json!({"name": "other", "image": "other"});
+            added[field] = json!(taken);
+            let rendering = Rendering::named("everything").with(json!({value: [added]}));
+            let refusal = rendering.refusal();
+            assert!(refusal.contains(value) && refusal.contains(taken), "{refusal}");
+        }
+        let mut twice = json!({"name": "other"});
+        twice[field] = json!("/other");
+        refused(json!({value: [twice, twice]}), &[value, "/other"]);
+    }
+}
+
+#[test]
 fn two_monitors_for_the_same_replicas_are_refused() {
     let both = json!({"serviceMonitor": {"enabled": true}, "podMonitor": {"enabled": true}});
     refused(both, &["serviceMonitor.enabled", "podMonitor.enabled"]);
+}
+
+#[test]
+fn a_scrape_that_the_operator_or_the_alerts_have_no_use_for_is_refused() {
+    for monitor in ["serviceMonitor", "podMonitor"] {
+        for (interval, timeout) in [("10s", "11s"), ("1m", "1m1ms"), ("500ms", "1s")] {
+            let values = json!({monitor: {"enabled": true, "interval": interval, "scrapeTimeout": timeout}});
+            refused(values, &[&format!("{monitor}.scrapeTimeout"), interval, timeout]);
+        }
+        for (interval, timeout) in [("1m", "60s"), ("", "5m"), ("0", "10s"), ("1m30s", "")] {
+            let values = json!({monitor: {"enabled": true, "interval": interval, "scrapeTimeout": timeout}});
+            Rendering::named("minimal").with(values).objects();
+        }
+        let with_alerts = |interval: &str| json!({monitor: {"enabled": true, "interval": interval}, "prometheusRule": {"enabled": true}});
+        for interval in ["5m", "2m1s", "1h", "1d", "1w", "1y"] {
+            refused(with_alerts(interval), &["prometheusRule.enabled", "2m"]);
+        }
+        for interval in ["2m", "1m30s", "500ms", "0", ""] {
+            Rendering::named("minimal").with(with_alerts(interval)).objects();
+        }
+    }
 }
 
 #[test]
@@ -149,7 +209,9 @@ fn a_secret_in_the_configuration_is_refused_and_not_repeated() {
 #[test]
 fn a_label_that_something_selects_by_is_refused_as_one_of_the_users() {
     for labels in ["commonLabels", "podLabels"] {
-        for reserved in ["app.kubernetes.io/name", "app.kubernetes.io/instance", "retsu.io/collector-role"] {
+        for reserved in
+            ["app.kubernetes.io/name", "app.kubernetes.io/instance", "pod-template-hash", "retsu.io/collector-role"]
+        {
             refused(json!({labels: {reserved: "leader"}}), &[labels, reserved]);
         }
         let changed = json!({labels: {"example.com/role": "leader"}, "config": {"kubernetes": {"role_label": "example.com/role"}}});
@@ -159,7 +221,7 @@ fn a_label_that_something_selects_by_is_refused_as_one_of_the_users() {
 
 #[test]
 fn the_role_label_cannot_be_one_that_workloads_are_selected_by() {
-    for label in ["app.kubernetes.io/name", "app.kubernetes.io/instance"] {
+    for label in ["app.kubernetes.io/name", "app.kubernetes.io/instance", "pod-template-hash"] {
         refused(json!({"config": {"kubernetes": {"role_label": label}}}), &["role_label"]);
     }
 }

@@ -138,4 +138,8 @@ fn labels_that_are_given_are_on_every_alert() {
     let labelled = json!({"prometheusRule": {"alertLabels": {"team": "queues", "severity": "page"}}});
     let alerts = alerts(&groups(&release("retsu", "queues").with(labelled)));
     assert!(alerts.iter().all(|alert| alert["labels"]["team"] == "queues" && alert["labels"]["severity"] == "page"));
+    let without = json!({"prometheusRule": {"alertLabels": {"team": null, "severity": null}}});
+    for alert in self::alerts(&groups(&release("retsu", "queues").with(without))) {
+        assert!(alert["labels"].get("team").is_none() && alert["labels"]["severity"].is_string(), "{alert}");
+    }
 }

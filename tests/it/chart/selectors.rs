@@ -64,7 +64,13 @@ impl Neighbours {
         for monitor in self.own.of("ServiceMonitor") {
             let service = self.service(monitor);
             let leads = service["spec"]["selector"].get(&role).is_some();
-            assert_eq!(leads, name(monitor).ends_with("-leader"), "{} finds {}", name(monitor), name(service));
+            assert_eq!(
+                leads,
+                name(monitor).split('.').next().unwrap().ends_with("-leader"),
+                "{} finds {}",
+                name(monitor),
+                name(service)
+            );
             let ports: Vec<_> = service["spec"]["ports"].as_array().unwrap().iter().map(|port| &port["name"]).collect();
             for endpoint in monitor["spec"]["endpoints"].as_array().unwrap() {
                 assert!(ports.contains(&&endpoint["port"]), "{}: {endpoint}", name(monitor));
@@ -140,6 +146,19 @@ fn of_two_releases_in_one_namespace_each_finds_only_its_own() {
             Neighbours::new(&one, std::slice::from_ref(&other)).check();
             Neighbours::new(&other, &[one]).check();
         }
+    }
+}
+
+/// The Pod of `helm test`, of this part of a release or of another, is no replica whatever the parts are called.
+#[test]
+fn no_selector_finds_the_pod_of_a_test_by_the_name_of_the_chart() {
+    for (own, other) in [("o".repeat(63), "other".to_owned()), ("queues-test".to_owned(), "queues".to_owned())] {
+        let [own, other] = [own, other].map(|name| {
+            let names = json!({"nameOverride": name, "fullnameOverride": name[..name.len().min(50)]});
+            all_on("everything").with(names)
+        });
+        Neighbours::new(&own, std::slice::from_ref(&other)).check();
+        Neighbours::new(&other, &[own]).check();
     }
 }
 

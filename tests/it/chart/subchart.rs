@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::helm::{Rendering, chart, helm, run};
-use super::objects::{Objects, labels, name, selects};
+use super::helm::{LONGEST_RELEASE, Rendering, chart, helm, run};
+use super::objects::{Objects, labels, name, namespace, selects};
 
 /// A parent with one dependency for each alias, switched by `ALIAS.enabled`.
 pub(super) fn parent(aliases: &[&str]) -> TempDir {
@@ -69,11 +69,7 @@ fn two_of_them_in_one_release_share_no_name_and_select_only_their_own() {
     let aliases = ["first", "second"];
     let parent = parent(&aliases);
     let objects = of(parent.path(), json!({"first": values(true), "second": values(true)})).objects();
-    let mut identities = objects.identities();
-    let all = identities.len();
-    identities.sort_unstable();
-    identities.dedup();
-    assert_eq!(identities.len(), all, "{identities:?}");
+    assert_distinct(&objects);
     for alias in aliases {
         for service in objects.of("Service").filter(|service| name(service).contains(alias)) {
             let mut selector = service["spec"]["selector"].clone();
@@ -85,6 +81,29 @@ fn two_of_them_in_one_release_share_no_name_and_select_only_their_own() {
             assert!(matches!(&found[..], [service] if service.contains(alias)), "{}: {found:?}", name(monitor));
         }
     }
+}
+
+#[test]
+fn two_of_them_share_no_name_however_long_or_alike_those_of_release_and_aliases_are() {
+    for (release, aliases) in [
+        ("r".repeat(LONGEST_RELEASE), ["first", "second"]),
+        ("r".repeat(36), ["queue-metrics-first", "queue-metrics-second"]),
+        ("orders-payments".to_owned(), ["orders", "payments"]),
+    ] {
+        let parent = parent(&aliases);
+        let both = json!({aliases[0]: values(true), aliases[1]: values(true)});
+        let objects = of(parent.path(), both).release(&release).objects();
+        assert_distinct(&objects);
+        assert!(objects.iter().all(|object| namespace(object).is_empty() || name(object).len() <= 63), "{release}");
+    }
+}
+
+fn assert_distinct(objects: &Objects) {
+    let mut identities = objects.identities();
+    let all = identities.len();
+    identities.sort_unstable();
+    identities.dedup();
+    assert_eq!(identities.len(), all, "{identities:?}");
 }
 
 /// The names of the objects of a kind that a selector finds: a Service by its labels, a workload by its template's.

@@ -2,6 +2,7 @@
 //!
 //! Every container has a read-only root, no capabilities and no way to new privileges.
 
+mod build;
 mod contents;
 mod docker;
 mod memory;

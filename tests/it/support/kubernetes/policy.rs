@@ -24,7 +24,11 @@ impl Cluster {
             text.replace(of, &to)
         };
         let namespace = self.namespace();
-        let text = renamed(text, "retsu-collector-default-retsu", format!("retsu-collector-{namespace}-retsu"));
+        let text = renamed(
+            text,
+            "retsu-collector.default.retsu-collector",
+            format!("retsu-collector.{namespace}.retsu-collector"),
+        );
         let account = format!("system:serviceaccount:{namespace}:{SERVICE_ACCOUNT}");
         let text = renamed(text, "system:serviceaccount:default:retsu-collector", account);
         let text = renamed(text, "metadata.name: \"default\"", format!("metadata.name: {namespace}"));
