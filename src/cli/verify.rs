@@ -34,7 +34,7 @@ pub struct VerifyArgs {
     /// Port of the leader Service
     #[arg(long, default_value_t = 24247, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Where the leader Service answers with metrics [default: http://NAME.NAMESPACE.svc:PORT/metrics]
+    /// Where the leader Service answers with metrics [default: its name in DNS, that port, and /metrics]
     #[arg(long, value_name = "URL", value_parser = plain_http, conflicts_with = "port")]
     leader_url: Option<Uri>,
     /// Greatest age of a snapshot: collection interval and fence
