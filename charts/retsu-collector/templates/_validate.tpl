@@ -133,7 +133,7 @@
   "extraContainers" (list "retsu-collector")
   "extraVolumes" (list "config" "token")
   "extraVolumeMounts" (list "/etc/retsu-collector" "/var/run/secrets/kubernetes.io/serviceaccount")
-  "extraEnv" (list "POD_NAME" "POD_NAMESPACE" "POD_UID" "RETSU_WORKER__MANAGEMENT__PORT" "RETSU_KUBERNETES__MODE"
+  "extraEnv" (list "RETSU_CONFIG" "POD_NAME" "POD_NAMESPACE" "POD_UID" "RETSU_WORKER__MANAGEMENT__PORT" "RETSU_KUBERNETES__MODE"
     "RETSU_KUBERNETES__INSTANCE_SELECTOR" "RETSU_KUBERNETES__CONTAINER_NAME" "RETSU_KUBERNETES__ROLE_LABEL" "RETSU_KUBERNETES__TERM_ANNOTATION") }}
 {{- range include "retsu-collector.secretMounts" . | fromYamlArray }}
 {{- $_ := set $taken "extraVolumes" (append $taken.extraVolumes .name) }}
