@@ -65,8 +65,8 @@ endif
 # Another Docker client than Debian's, first on the PATH, may be one without BuildKit.
 export DOCKER ?= $(firstword $(wildcard /usr/bin/docker) docker)
 
-# Where the source is, without a password that the address may have.
-SOURCE ?= $(shell git config --get remote.origin.url | sed -E 's,//[^@/]*@,//,' | grep . || echo unknown)
+# Where the source is, unless that is a directory, and without a password that the address may have.
+SOURCE ?= $(shell git config --get remote.origin.url | sed -E 's,//[^@/]*@,//,' | grep -E '^[a-z+]+://|^[^/]+@[^/]+:' || echo unknown)
 
 # What was made from one commit has one date, so that builds repeat. The compiler is not told: build scripts would run
 # again for every commit.
