@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, ValidationDirective};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use super::helm::read;
 use super::objects::{kind, name, namespace};
 use crate::support::eventually;
-use crate::support::kubernetes::{ApiServer, Cluster};
+use crate::support::kubernetes::{ApiServer, Cluster, strict_dry_run};
 
 /// Until a new kind of resource is served.
 const SERVED: Duration = Duration::from_secs(30);
@@ -86,10 +86,6 @@ pub(super) async fn api_of(client: &Client, object: &Value) -> Api<DynamicObject
 
 /// What the API server says of an object with all its fields, without keeping it.
 pub(super) async fn dry_run(client: &Client, object: &Value) -> Result<DynamicObject, kube::Error> {
-    let parameters = PatchParams {
-        dry_run: true,
-        field_validation: Some(ValidationDirective::Strict),
-        ..PatchParams::apply("test").force()
-    };
+    let parameters = strict_dry_run();
     api_of(client, object).await.patch(name(object), &parameters, &Patch::Apply(object)).await
 }

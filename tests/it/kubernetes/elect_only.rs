@@ -5,12 +5,12 @@ use std::path::Path;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams, ValidationDirective};
+use kube::api::{Patch, PostParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::stage::{LIMIT, SKIPPED, WAITING, note, terminate_holder, wait_for_leader};
-use crate::support::kubernetes::{CONTAINER, Cluster, Labels};
+use crate::support::kubernetes::{CONTAINER, Cluster, Labels, strict_dry_run};
 use crate::support::{self, Collector, database, eventually};
 
 /// The Deployment of the manifest, in the namespace of a test.
@@ -42,11 +42,7 @@ async fn the_manifest_of_the_sidecar_has_known_fields_only_and_an_api_server_tak
 
     let admin = cluster.admin().await;
     let deployments: Api<Deployment> = cluster.api(&admin);
-    let strict = PatchParams {
-        dry_run: true,
-        field_validation: Some(ValidationDirective::Strict),
-        ..PatchParams::apply("test").force()
-    };
+    let strict = strict_dry_run();
     let taken = deployments.patch("worker", &strict, &Patch::Apply(&object)).await.unwrap();
     let labels = taken.spec.unwrap().selector.match_labels.unwrap();
     let mut wrong = object.clone();

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, ValidationDirective};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch};
 use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::support::kubernetes::{Cluster, ROLE};
+use crate::support::kubernetes::{Cluster, ROLE, strict_dry_run};
 use crate::support::{self, eventually, throughout};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -50,11 +50,7 @@ async fn selected(cluster: &Cluster, service: &Value) -> Vec<String> {
 async fn the_api_server_knows_every_field_of_every_manifest() {
     let (cluster, mut taken) = (Cluster::new().await, Vec::new());
     let client = cluster.admin().await;
-    let parameters = PatchParams {
-        dry_run: true,
-        field_validation: Some(ValidationDirective::Strict),
-        ..PatchParams::apply("test").force()
-    };
+    let parameters = strict_dry_run();
     for file in FILES {
         for mut object in objects(file) {
             assert_eq!(object["metadata"]["namespace"], "default", "{file}");

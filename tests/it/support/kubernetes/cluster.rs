@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams, ValidationDirective};
 use kube::{Api, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -158,6 +158,15 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.server.explain();
+    }
+}
+
+/// Applies an object without keeping it; a field that the API server does not know is an error.
+pub(crate) fn strict_dry_run() -> PatchParams {
+    PatchParams {
+        dry_run: true,
+        field_validation: Some(ValidationDirective::Strict),
+        ..PatchParams::apply("test").force()
     }
 }
 

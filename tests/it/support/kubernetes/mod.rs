@@ -11,7 +11,7 @@ mod proxy;
 mod server;
 mod webhook;
 
-pub(crate) use cluster::{Cluster, GRANTED};
+pub(crate) use cluster::{Cluster, GRANTED, strict_dry_run};
 pub(crate) use labels::{COST, Carried, Change, Labels, ROLE, TERM, led};
 pub(crate) use pods::{CONTAINER, INSTANCE_SELECTOR};
 pub(crate) use proxy::{ApiProxy, Call, Fault};
