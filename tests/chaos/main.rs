@@ -12,6 +12,7 @@ mod network;
 mod process;
 mod recorder;
 mod report;
+mod scrape;
 mod server;
 #[allow(dead_code, reason = "tests/it uses all of it")]
 #[path = "../it/support/wait.rs"]

@@ -1,0 +1,84 @@
+//! What the real Prometheus of the cluster has.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use serde_json::Value;
+
+/// The longest that a query may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The Prometheus that the Operator runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Prometheus {
+    url: String,
+    client: reqwest::Client,
+}
+
+/// One series of an answer: its labels, and its values with their times in seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Series {
+    /// The labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Time and value of each sample.
+    pub(crate) samples: Vec<(f64, f64)>,
+}
+
+impl Prometheus {
+    /// Finds it by the label that the Operator gives its Pods.
+    pub(crate) async fn find(client: &Client) -> Self {
+        let of_prometheus = ListParams::default().labels("app.kubernetes.io/name=prometheus");
+        let pods = Api::<Pod>::all(client.clone()).list(&of_prometheus).await.unwrap();
+        let address = pods.items.into_iter().find_map(|pod| pod.status?.pod_ip);
+        let address = address.expect("no Prometheus of the Operator runs: run `make e2e-up`");
+        let client = reqwest::Client::builder().timeout(LIMIT).build().unwrap();
+        let prometheus = Self { url: format!("http://{address}:9090"), client };
+        prometheus.query("vector(1)").await;
+        prometheus
+    }
+
+    /// The instant vector that an expression is now.
+    pub(crate) async fn query(&self, expression: &str) -> Vec<Series> {
+        self.get("query", &[("query", expression)]).await
+    }
+
+    /// What an expression was every second from `from` to now.
+    pub(crate) async fn history(&self, expression: &str, from: SystemTime) -> Vec<Series> {
+        let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64().to_string();
+        let [start, end] = [from, SystemTime::now()].map(seconds);
+        let parameters = [("query", expression), ("start", &start), ("end", &end), ("step", "1s")];
+        self.get("query_range", &parameters).await
+    }
+
+    /// The alerts that fire now, by name, of one namespace.
+    pub(crate) async fn firing(&self, namespace: &str) -> Vec<String> {
+        let alerts = self.query(&format!("ALERTS{{namespace=\"{namespace}\", alertstate=\"firing\"}}")).await;
+        alerts.into_iter().filter_map(|mut series| series.labels.remove("alertname")).collect()
+    }
+
+    async fn get(&self, what: &str, parameters: &[(&str, &str)]) -> Vec<Series> {
+        let mut url = url::Url::parse(&format!("{}/api/v1/{what}", self.url)).unwrap();
+        url.query_pairs_mut().extend_pairs(parameters);
+        let answer = self.client.get(url).send().await.unwrap_or_else(|error| panic!("Prometheus: {error}"));
+        let answer: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+        assert_eq!(answer["status"], "success", "{parameters:?}: {answer}");
+        answer["data"]["result"].as_array().unwrap().iter().map(series).collect()
+    }
+}
+
+fn series(result: &Value) -> Series {
+    let labels = result["metric"].as_object().unwrap().iter();
+    let labels = labels.map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned())).collect();
+    let samples = match &result["values"] {
+        Value::Array(values) => values.iter().map(sample).collect(),
+        _ => vec![sample(&result["value"])],
+    };
+    Series { labels, samples }
+}
+
+fn sample(pair: &Value) -> (f64, f64) {
+    (pair[0].as_f64().unwrap(), pair[1].as_str().unwrap().parse().unwrap())
+}

@@ -1,0 +1,110 @@
+//! What a recording shows: promises that were broken, and how long each take-over took. Pure.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::checker::{self, Answer, Injected, Sample, Verdict};
+
+/// A finished recording. All times count from its beginning.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    /// The Pods, in the order of the targets.
+    pub(crate) names: Vec<String>,
+    /// Every scrape of a replica.
+    pub(crate) samples: Vec<Sample>,
+    /// Every scrape of the leader Service, by its ClusterIP.
+    pub(crate) service: Vec<Sample>,
+    /// What was done.
+    pub(crate) faults: Vec<Injected>,
+    /// Every change of a label: when, which Pod, what it became.
+    pub(crate) roles: Vec<(Duration, String, Option<String>)>,
+    /// Every change of the ready endpoints of the leader Service.
+    pub(crate) endpoints: Vec<(Duration, BTreeSet<String>)>,
+    /// What the checker says of the scrapes.
+    pub(crate) verdict: Verdict,
+}
+
+/// One take-over after a fault.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TakeOver {
+    /// The new leader's Pod.
+    pub(crate) to: String,
+    /// For how long there were no gauges, at the most.
+    pub(crate) gap: Duration,
+    /// From the fault to the new leader's first gauges.
+    pub(crate) first_snapshot: Duration,
+    /// From the label of the new leader to the EndpointSlice that has it alone; `None` where one of them was not seen.
+    pub(crate) endpoints: Option<Duration>,
+    /// From then to the first answer of the new leader through the ClusterIP.
+    pub(crate) cluster_ip: Option<Duration>,
+    /// From the fault to the label of the new leader.
+    pub(crate) label: Option<Duration>,
+    /// The declared bound.
+    pub(crate) bound: Duration,
+}
+
+impl Recorded {
+    /// Judges what was recorded. `oldest` is the greatest age of a snapshot.
+    pub(crate) fn new(
+        names: Vec<String>,
+        samples: Vec<Sample>,
+        service: Vec<Sample>,
+        faults: Vec<Injected>,
+        oldest: Duration,
+        roles: Vec<(Duration, String, Option<String>)>,
+        endpoints: Vec<(Duration, BTreeSet<String>)>,
+    ) -> Self {
+        let verdict = checker::check(&samples, &faults, &vec![oldest; names.len()]);
+        Self { names, samples, service, faults, roles, endpoints, verdict }
+    }
+
+    /// Fails when two exported at once, an old term or an old snapshot was exported, or there were no gauges for longer
+    /// than the fault before allows.
+    pub(crate) fn assert_kept(&self) -> &Self {
+        let scrapes = self.samples.iter().filter(|sample| sample.answer != Answer::Unreachable).count();
+        assert!(scrapes > 0, "no replica was ever scraped: {:?}", self.names);
+        let broken: Vec<_> = self.verdict.violations.iter().map(ToString::to_string).collect();
+        let names: Vec<_> = self.names.iter().enumerate().collect();
+        assert!(broken.is_empty(), "{broken:#?}\nreplicas: {names:?}\nfaults: {:#?}", self.faults);
+        self
+    }
+
+    /// The take-overs that followed `fault`, in the order of time.
+    pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
+        let gaps = self.verdict.gaps.iter().filter_map(|(place, gap)| Some((&self.faults[(*place)?], gap)));
+        let gaps = gaps.filter(|(injected, _)| injected.fault == fault);
+        gaps.map(|(injected, gap)| {
+            let to = &self.names[gap.to];
+            let first = gap.began + gap.at_most;
+            let label = self
+                .roles
+                .iter()
+                .find(|(at, pod, role)| *at >= gap.began && pod == to && role.as_deref() == Some("leader"));
+            let label = label.map(|(at, ..)| *at);
+            // Two watches tell of label and EndpointSlice, in any order when they are close.
+            let alone = self.endpoints.iter().find(|(at, pods)| *at >= gap.began && pods.iter().eq([to]));
+            let alone = alone.map(|(at, _)| *at);
+            TakeOver {
+                to: to.clone(),
+                gap: gap.at_most.saturating_sub(injected.outage),
+                first_snapshot: first.saturating_sub(injected.began + injected.outage),
+                endpoints: alone.zip(label).map(|(alone, label)| alone.saturating_sub(label)),
+                cluster_ip: alone.and_then(|alone| Some(self.reached(gap.to, first)?.saturating_sub(alone))),
+                label: label.map(|label| label.saturating_sub(injected.began)),
+                bound: injected.bound,
+            }
+        })
+        .collect()
+    }
+
+    /// When the ClusterIP first answered with a term that `target` exported at or after `first`.
+    fn reached(&self, target: usize, first: Duration) -> Option<Duration> {
+        let term = |sample: &Sample| match sample.answer {
+            Answer::Exporting(exported) => exported.term,
+            _ => None,
+        };
+        let own = self.samples.iter().filter(|sample| sample.target == target && sample.received >= first);
+        let own = own.filter_map(term).next()?;
+        self.service.iter().find(|sample| term(sample) == Some(own)).map(|sample| sample.received)
+    }
+}

@@ -1,0 +1,240 @@
+//! Scrapes every replica of a release, and its leader Service, each from a thread of its own.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::checker::{Answer, Injected, Sample};
+use crate::recorded::Recorded;
+use crate::scrape::{read, scrape};
+use crate::watched::{Replica, Seen};
+
+/// Time between two scrapes of one replica.
+pub(crate) const PERIOD: Duration = Duration::from_millis(50);
+
+/// The same where short times are measured.
+pub(crate) const SHORT_PERIOD: Duration = Duration::from_millis(10);
+
+/// Time between two looks for replicas that are new.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How long a process may outlive its Pod's object.
+const OUTLIVES: Duration = Duration::from_secs(10);
+
+/// One replica that is scraped.
+#[derive(Clone, Debug)]
+struct Target {
+    name: String,
+    samples: Arc<Mutex<Vec<Sample>>>,
+}
+
+/// What all the threads share.
+#[derive(Debug)]
+struct Shared {
+    instance: String,
+    port: u16,
+    period: Duration,
+    began: Instant,
+    stop: AtomicBool,
+    seen: Arc<Mutex<Seen>>,
+    targets: Mutex<Vec<Target>>,
+    service: Mutex<Vec<Sample>>,
+}
+
+/// Records until it is finished.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    shared: Arc<Shared>,
+    service: String,
+    oldest: Duration,
+    faults: Mutex<Vec<Injected>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What is recorded.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    /// The instance label of the replicas.
+    pub(crate) instance: String,
+    /// The name of the leader Service.
+    pub(crate) service: String,
+    /// Where the leader Service is reached.
+    pub(crate) cluster_ip: SocketAddr,
+    /// The greatest age of a snapshot that a replica may export.
+    pub(crate) oldest: Duration,
+}
+
+impl Recording {
+    /// Begins to scrape whoever is there and whoever comes.
+    pub(crate) fn begin(subject: Subject, seen: Arc<Mutex<Seen>>, period: Duration) -> Self {
+        let Subject { instance, service, cluster_ip, oldest } = subject;
+        let shared = Arc::new(Shared {
+            instance,
+            port: cluster_ip.port(),
+            period,
+            began: Instant::now(),
+            stop: AtomicBool::new(false),
+            seen,
+            targets: Mutex::default(),
+            service: Mutex::default(),
+        });
+        let (looks, serves) = (Arc::clone(&shared), Arc::clone(&shared));
+        let threads = vec![
+            std::thread::spawn(move || look(&looks)),
+            std::thread::spawn(move || scrape_service(&serves, cluster_ip)),
+        ];
+        Self { shared, service, oldest, faults: Mutex::default(), threads }
+    }
+
+    /// The present instant on the clock of the recording.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.shared.began.elapsed()
+    }
+
+    /// Says what is about to be done, and how long there may be no gauges after it.
+    pub(crate) fn fault(&self, fault: &str, bound: Duration) {
+        self.outage(fault, bound, Duration::ZERO);
+    }
+
+    /// The same, with a time in which nobody can lead.
+    pub(crate) fn outage(&self, fault: &str, bound: Duration, outage: Duration) {
+        let began = self.elapsed();
+        self.faults.lock().unwrap().push(Injected { fault: fault.to_owned(), began, bound, outage });
+    }
+
+    /// Adds the time since the last fault to its outage: only now can somebody lead again.
+    pub(crate) fn over(&self) {
+        let now = self.elapsed();
+        if let Some(fault) = self.faults.lock().unwrap().last_mut() {
+            fault.outage = now.saturating_sub(fault.began);
+        }
+    }
+
+    /// The replicas that exported at their last scrape.
+    pub(crate) fn exporting(&self) -> Vec<String> {
+        let targets = self.shared.targets.lock().unwrap().clone();
+        let exports = |target: &Target| {
+            matches!(target.samples.lock().unwrap().last(), Some(Sample { answer: Answer::Exporting(_), .. }))
+        };
+        targets.into_iter().filter(exports).map(|target| target.name).collect()
+    }
+
+    /// Ends the recording.
+    pub(crate) fn finish(mut self) -> Recorded {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+        let targets = std::mem::take(&mut *self.shared.targets.lock().unwrap());
+        let names = targets.iter().map(|target| target.name.clone()).collect();
+        let samples = targets.iter().flat_map(|target| target.samples.lock().unwrap().clone()).collect();
+        let service = std::mem::take(&mut *self.shared.service.lock().unwrap());
+        let faults = std::mem::take(&mut *self.faults.lock().unwrap());
+        let seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = |at: Instant| at.saturating_duration_since(self.shared.began);
+        let roles = seen.roles.iter().map(|(at, pod, role)| (since(*at), pod.clone(), role.clone()));
+        let endpoints = seen.endpoints.iter().filter(|(_, service, _)| *service == self.service);
+        Recorded::new(
+            names,
+            samples,
+            service,
+            faults,
+            self.oldest,
+            roles.collect(),
+            endpoints.map(|(at, _, pods)| (since(*at), pods.clone())).collect(),
+        )
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Finds replicas that have an address, and scrapes each; returns when all their threads have.
+fn look(shared: &Arc<Shared>) {
+    let mut found: BTreeSet<String> = BTreeSet::new();
+    let mut threads = Vec::new();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let replicas: Vec<Replica> = {
+            let seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.replicas.values().filter(|replica| replica.instance == shared.instance).cloned().collect()
+        };
+        for replica in replicas {
+            let Some(address) = replica.address else { continue };
+            if found.insert(replica.uid.clone()) {
+                let shared = Arc::clone(shared);
+                threads.push(std::thread::spawn(move || scrape_replica(&shared, &replica, address.into())));
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn scrape_replica(shared: &Shared, replica: &Replica, address: std::net::IpAddr) {
+    let address = SocketAddr::new(address, shared.port);
+    let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
+    let place = {
+        let mut targets = shared.targets.lock().unwrap();
+        targets.push(Target { name: replica.name.clone(), samples: Arc::clone(&samples) });
+        targets.len() - 1
+    };
+    let mut connection = None;
+    let mut gone: Option<Instant> = None;
+    every(shared, || {
+        let sample = sample(shared, place, address, &mut connection);
+        let unreachable = sample.answer == Answer::Unreachable;
+        samples.lock().unwrap().push(sample);
+        let exists = {
+            let seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.replicas.get(&replica.name).is_some_and(|now| now.uid == replica.uid)
+        };
+        // Its address may be another Pod's some time after it has gone.
+        if exists || !unreachable {
+            gone = None;
+        } else {
+            gone = gone.or_else(|| Some(Instant::now()));
+        }
+        gone.is_none_or(|gone| gone.elapsed() < OUTLIVES)
+    });
+}
+
+/// A connection for each scrape: one that is kept stays with the replica that it once reached.
+fn scrape_service(shared: &Shared, address: SocketAddr) {
+    every(shared, || {
+        let sample = sample(shared, usize::MAX, address, &mut None);
+        shared.service.lock().unwrap().push(sample);
+        true
+    });
+}
+
+fn sample(shared: &Shared, target: usize, address: SocketAddr, connection: &mut Option<std::net::TcpStream>) -> Sample {
+    let sent = shared.began.elapsed();
+    let body = scrape(connection, address);
+    let received = shared.began.elapsed();
+    // After an error the rest of an answer may still come: the next one needs another connection.
+    let answer = body.map_or_else(
+        |_| {
+            *connection = None;
+            Answer::Unreachable
+        },
+        |body| read(&body),
+    );
+    Sample { target, sent, received, answer }
+}
+
+/// Goes on at the period of the recording until it stops or `step` says that it is over.
+fn every(shared: &Shared, mut step: impl FnMut() -> bool) {
+    let mut next = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) && step() {
+        next = (next + shared.period).max(Instant::now());
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}

@@ -1,0 +1,126 @@
+//! What one scenario has for itself: a namespace under the restricted Pod Security Standard, and a way to undo what it
+//! did to nodes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+
+use crate::cluster::Cluster;
+use crate::command::run;
+use crate::report::Report;
+use crate::wait::eventually;
+use crate::watched::Watched;
+
+/// From the deletion of a namespace to its end, with Pods that shut down gracefully.
+const GONE: Duration = Duration::from_secs(120);
+
+/// The longest time from a sample to its being found by a query: one evaluation, and a slow machine.
+const STORED: Duration = Duration::from_secs(6);
+
+/// The stage of one scenario.
+pub(crate) struct Stage {
+    /// The cluster.
+    pub(crate) cluster: Arc<Cluster>,
+    /// The namespace.
+    pub(crate) namespace: String,
+    /// Its Pods and EndpointSlices.
+    pub(crate) watched: Watched,
+    /// Where take-over times are written down.
+    pub(crate) report: Arc<Mutex<Report>>,
+    began: SystemTime,
+    undo: Mutex<Vec<(String, String)>>,
+    /// How often the scenario ended the container of a Pod itself.
+    ended: Mutex<BTreeMap<String, i32>>,
+}
+
+impl Stage {
+    /// Makes the namespace.
+    pub(crate) async fn set(cluster: Arc<Cluster>, report: Arc<Mutex<Report>>, scenario: &str) -> Self {
+        let name = scenario.rsplit("::").next().unwrap_or_default().replace('_', "-");
+        let namespace = format!("{}-{:05x}", &name[..name.len().min(50)], rand::random_range(0..0x10_0000));
+        let object = json!({"metadata": {"name": namespace, "labels": {
+            "pod-security.kubernetes.io/enforce": "restricted",
+            "retsu.io/e2e": "scenario",
+        }}});
+        let object: Namespace = serde_json::from_value(object).unwrap();
+        Api::<Namespace>::all(cluster.client()).create(&PostParams::default(), &object).await.unwrap();
+        let watched = Watched::begin(&cluster, &namespace);
+        let (undo, ended) = Default::default();
+        Self { cluster, namespace, watched, report, began: SystemTime::now(), undo, ended }
+    }
+
+    /// Runs a script on a node that [`Self::mend`] undoes by another.
+    pub(crate) async fn disturb(&self, node: &str, script: &str, undo: &str) {
+        self.undo.lock().unwrap().push((node.to_owned(), undo.to_owned()));
+        self.cluster.on_node(node, script).await;
+    }
+
+    /// Undoes what was done to nodes, the last first.
+    pub(crate) async fn mend(&self) {
+        let undo = std::mem::take(&mut *self.undo.lock().unwrap());
+        for (node, script) in undo.iter().rev() {
+            self.cluster.on_node(node, script).await;
+        }
+    }
+
+    /// Says that the container of a Pod is about to be ended by the scenario itself.
+    pub(crate) fn ends(&self, pod: &str) {
+        *self.ended.lock().unwrap().entry(pod.to_owned()).or_default() += 1;
+    }
+
+    /// What holds at the end of every scenario: no container of ours has ended that the scenario did not end, and
+    /// Prometheus never had two series of one queue and priority.
+    pub(crate) async fn conclude(&self) {
+        let restarts = self.watched.seen().restarts.clone();
+        let ended = self.ended.lock().unwrap().clone();
+        let unexpected: Vec<_> = restarts
+            .iter()
+            .filter(|(pod, restarts)| **restarts > ended.get(*pod).copied().unwrap_or_default())
+            .collect();
+        assert!(unexpected.is_empty(), "containers restarted that nobody ended: {unexpected:?}; ended: {ended:?}");
+        self.prometheus_has_one_series_of_each_queue().await;
+    }
+
+    /// At every second of the scenario, a queue and priority has one series at most.
+    async fn prometheus_has_one_series_of_each_queue(&self) {
+        // What was scraped last has to be there before the history is read.
+        let last = SystemTime::now();
+        eventually(STORED, "a second has passed", async || last.elapsed().is_ok_and(|passed| passed.as_secs() >= 1))
+            .await;
+        let each = format!(
+            "count by (job, queue_name, message_priority) (queue_messages_ready{{namespace=\"{}\"}}) > 1",
+            self.namespace
+        );
+        let doubled = self.cluster.prometheus().history(&each, self.began).await;
+        assert!(doubled.is_empty(), "queues with two series: {doubled:?}");
+    }
+
+    /// Writes down everything that is known of the namespace, for whoever looks into a failure.
+    pub(crate) async fn dump(&self, scenario: &str) {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let directory = root.join("target/e2e/logs").join(scenario.replace("::", "."));
+        let script = root.join("e2e/cluster/dump");
+        let mut dump = tokio::process::Command::new(script);
+        match run(dump.arg(&directory).arg(&self.namespace)).await {
+            Ok(_) => println!("{scenario}: logs, events and descriptions are in {}", directory.display()),
+            Err(complaint) => println!("{scenario}: nothing could be dumped: {complaint}"),
+        }
+    }
+
+    /// Takes the namespace away.
+    pub(crate) async fn strike(&self) {
+        let namespaces = Api::<Namespace>::all(self.cluster.client());
+        namespaces.delete(&self.namespace, &DeleteParams::default()).await.unwrap();
+        let began = Instant::now();
+        eventually(GONE, "the namespace is gone", async || {
+            began.elapsed() < GONE && namespaces.get_opt(&self.namespace).await.unwrap().is_none()
+        })
+        .await;
+    }
+}
