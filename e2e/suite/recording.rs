@@ -18,6 +18,9 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 /// The same where short times are measured.
 pub(crate) const SHORT_PERIOD: Duration = Duration::from_millis(10);
 
+/// When a scrape is given up. A machine with more to do than it can must not look like a replica without gauges.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Time between two looks for replicas that are new.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -217,7 +220,7 @@ fn scrape_service(shared: &Shared, address: SocketAddr) {
 
 fn sample(shared: &Shared, target: usize, address: SocketAddr, connection: &mut Option<std::net::TcpStream>) -> Sample {
     let sent = shared.began.elapsed();
-    let body = scrape(connection, address);
+    let body = scrape(connection, address, TIMEOUT);
     let received = shared.began.elapsed();
     // After an error the rest of an answer may still come: the next one needs another connection.
     let answer = body.map_or_else(
