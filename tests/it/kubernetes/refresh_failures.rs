@@ -3,16 +3,12 @@
 use std::time::{Duration, Instant};
 
 use retsu_collector::election::ACQUIRED;
+use sqlx::{Connection, Executor, PgConnection};
 
 use super::replicas::{LIMIT, Replica, leader_and_standby, step_down};
 use super::stage::{Holder, WAITING, agreement, execute, note_of_seven, value};
 use crate::support::kubernetes::{Cluster, ROLE, TERM};
 use crate::support::{self, eventually, keys, throughout};
-
-/// Makes every refresh fail.
-const BREAK: &str = "ALTER TABLE queue_message RENAME TO queue_message_away";
-
-const MEND: &str = "ALTER TABLE queue_message_away RENAME TO queue_message";
 
 const LOST: &str = "leadership lost";
 
@@ -24,11 +20,13 @@ async fn replicas_that_both_fail_do_not_pass_the_lock_to_and_fro_and_lead_within
     let (cluster, database) = (Cluster::new().await, support::queue_database().await);
     let replicas = leader_and_standby(&cluster, &database, |config| {
         step_down(config);
-        config.set(keys::RETRY, retry.as_secs());
+        // A term that fails lasts long enough for its annotation to be seen before its marker.
+        config.set(keys::RETRY, retry.as_secs()).set(keys::TIMEOUT, 0.4);
     })
     .await;
     let [a, b] = &replicas;
-    execute(&database.url(), BREAK).await;
+    let mut session = PgConnection::connect(&database.url()).await.unwrap();
+    session.execute(sqlx::raw_sql("BEGIN; LOCK TABLE queue_message")).await.unwrap();
     let lost = a.collector.wait_for_log(LOST, LIMIT).await;
     b.collector.wait_for_log(LOST, LIMIT).await;
     // The first pause after a failure is a sixteenth of the retry interval at least; half a second is for the log.
@@ -38,7 +36,7 @@ async fn replicas_that_both_fail_do_not_pass_the_lock_to_and_fro_and_lead_within
     })
     .await;
 
-    execute(&database.url(), MEND).await;
+    session.close().await.unwrap();
     let exports = async |replica: &Replica| replica.collector.exports().await;
     eventually(retry, "one exports", async || exports(a).await || exports(b).await).await;
 }
@@ -51,7 +49,7 @@ async fn a_replica_that_failed_tries_the_lock_at_once_again_when_a_holder_has_st
     let note = note_of_seven(&url, cluster.container("a").await.container_id.as_deref()).await;
     cluster.set_label("a", ROLE, Some("leader")).await;
     cluster.set_annotation("a", TERM, Some(&note.to_string())).await;
-    execute(&url, BREAK).await;
+    execute(&url, "ALTER TABLE queue_message RENAME TO queue_message_away").await;
     let b = cluster
         .collector("b", &url, |config| {
             step_down(config);
