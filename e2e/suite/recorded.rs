@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::checker::{self, Answer, Injected, Sample, Verdict};
+use crate::checker::{self, Answer, Injected, Sample, Term, Verdict};
 
 /// A finished recording. All times count from its beginning.
 #[derive(Clone, Debug)]
@@ -97,14 +97,36 @@ impl Recorded {
         .collect()
     }
 
+    /// Whoever exported, with each term, in the order of time.
+    pub(crate) fn leaders(&self) -> Vec<(String, Term)> {
+        let mut exported: Vec<_> = self.samples.iter().filter(|sample| term(sample).is_some()).collect();
+        exported.sort_by_key(|sample| sample.received);
+        let mut leaders = Vec::new();
+        for sample in exported {
+            let leader = (self.names[sample.target].clone(), term(sample).unwrap_or_default());
+            if !leaders.contains(&leader) {
+                leaders.push(leader);
+            }
+        }
+        leaders
+    }
+
+    /// The terms with which the leader Service answered.
+    pub(crate) fn served(&self) -> BTreeSet<Term> {
+        self.service.iter().filter_map(term).collect()
+    }
+
     /// When the ClusterIP first answered with a term that `target` exported at or after `first`.
     fn reached(&self, target: usize, first: Duration) -> Option<Duration> {
-        let term = |sample: &Sample| match sample.answer {
-            Answer::Exporting(exported) => exported.term,
-            _ => None,
-        };
         let own = self.samples.iter().filter(|sample| sample.target == target && sample.received >= first);
         let own = own.filter_map(term).next()?;
         self.service.iter().find(|sample| term(sample) == Some(own)).map(|sample| sample.received)
+    }
+}
+
+fn term(sample: &Sample) -> Option<Term> {
+    match sample.answer {
+        Answer::Exporting(exported) => exported.term,
+        _ => None,
     }
 }

@@ -1,0 +1,28 @@
+//! `kubectl scale`.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::postgresql::Server;
+use crate::release::Release;
+use crate::stage::Stage;
+
+/// Fewer replicas never take the leader while there are standbys, and more replicas take nothing from it.
+pub(crate) async fn the_leader_stays_when_replicas_come_and_go(stage: Arc<Stage>) {
+    let server = Server::start(&stage).await;
+    let release = Release::install(&stage, &server, json!({})).await;
+    let leader = release.settled(&server).await;
+    let recording = release.record().await;
+    for replicas in [1, 2, 5, 1] {
+        release.scale(replicas).await;
+        let now = release.settled(&server).await;
+        assert_eq!(now.name, leader.name, "the leader changed on the way to {replicas} replicas");
+    }
+    let recorded = recording.finish();
+    recorded.assert_kept();
+    let leaders = recorded.leaders();
+    assert!(matches!(&leaders[..], [(name, _)] if *name == leader.name), "not one term of one leader: {leaders:?}");
+    let events = release.events_of(&leader.name).await;
+    assert!(events.iter().all(|(reason, _)| reason != "LeadershipLost"), "{events:?}");
+}
