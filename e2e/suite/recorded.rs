@@ -69,6 +69,15 @@ impl Recorded {
         self
     }
 
+    /// Fails when anybody but `leader` exported, or the leader did so in two terms, or ever answered without gauges.
+    pub(crate) fn assert_led_throughout(&self, leader: &str) {
+        let leaders = self.leaders();
+        assert!(matches!(&leaders[..], [(name, _)] if name == leader), "not one term of {leader}: {leaders:?}");
+        let own = self.samples.iter().filter(|sample| self.names[sample.target] == leader);
+        let silent: Vec<_> = own.filter(|sample| sample.answer == Answer::Silent).collect();
+        assert!(silent.is_empty(), "{leader} answered without gauges: {silent:?}");
+    }
+
     /// The take-overs that followed `fault`, in the order of time.
     pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
         let gaps = self.verdict.gaps.iter().filter_map(|(place, gap)| Some((&self.faults[(*place)?], gap)));

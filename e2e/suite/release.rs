@@ -14,6 +14,7 @@ use retsu_collector::election::Fault;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
+use crate::command::run_to_end;
 use crate::postgresql::{LOCK_KEY, SECRET, Server};
 use crate::recording::{PERIOD, Recording, Subject};
 use crate::scrape::scrape;
@@ -214,6 +215,12 @@ impl Release {
     /// The release, when its values have another lock than the chart's.
     pub(crate) fn locking(self, lock_key: (i32, i32)) -> Self {
         Self { lock_key, ..self }
+    }
+
+    /// What the Pod of `helm test` has found; it has to succeed. Helm prints logs on standard error.
+    pub(crate) async fn test(&self) -> String {
+        let mut helm = self.stage.cluster.helm_command(&["test", &self.name, "--namespace", &self.stage.namespace]);
+        run_to_end(&mut helm).await.unwrap_or_else(|complaint| panic!("{complaint}")).1
     }
 
     /// Where the leader Service is reached.

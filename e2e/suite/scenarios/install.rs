@@ -60,7 +60,7 @@ pub(crate) async fn the_chart_is_installed_with_its_defaults(stage: Arc<Stage>) 
     let command = format!("helm -n {} test {}", stage.namespace, release.name());
     assert!(notes.contains(&command), "the notes do not say `{command}`: {notes}");
     let leader = release.settled(&server).await;
-    let tested = release.helm(&["test", release.name()]).await.unwrap_or_else(|complaint| panic!("{complaint}"));
+    let tested = release.test().await;
     for line in [format!("one endpoint, {}", leader.name), "the leader alone exports, of replicas: 2".to_owned()] {
         assert!(tested.contains(&line), "`helm test` does not say `{line}`: {tested}");
     }

@@ -47,7 +47,10 @@ pub(crate) async fn a_worker_is_elected_and_its_service_follows(stage: Arc<Stage
             ("image: busybox:1.37", &format!("image: {IMAGE}")),
             ("image: retsu-collector:0.1.0", &format!("image: {repository}:{tag}")),
             ("            - sh\n", "            - bash\n"),
-            ("              trap 'exit 0' TERM\n", &format!("              {WGET}\n              trap 'exit 0' TERM\n")),
+            (
+                "              trap 'exit 0' TERM\n",
+                &format!("              {WGET}\n              trap 'exit 0' TERM\n"),
+            ),
         ],
     );
     for text in [rbac, sidecar] {
@@ -119,7 +122,8 @@ async fn elected(stage: &Stage, server: &Server) -> Replica {
         let [one] = &labelled[..] else { return false };
         let own = BTreeSet::from([one.name.clone()]);
         let agree = one.address == holder && leading == own && routed == own;
-        elected = Some((*one).clone()).filter(|_| agree && workers.len() == 2 && workers.iter().all(|worker| worker.ready));
+        elected =
+            Some((*one).clone()).filter(|_| agree && workers.len() == 2 && workers.iter().all(|worker| worker.ready));
         elected.is_some()
     })
     .await;
