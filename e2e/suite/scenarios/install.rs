@@ -34,12 +34,12 @@ const MESSAGES: &str = "
         now() - interval '2 hours', now() + expires, attempts, CASE WHEN attempts > 0 THEN gen_random_uuid() END,
         CASE WHEN attempts > 0 THEN now() + lease ELSE now() - interval '2 hours' END,
         CASE WHEN attempts > 0 THEN now() - interval '90 minutes' END
-    FROM queue, (VALUES
+    FROM queue, LATERAL (VALUES
         (3, 4, interval '1 day', 0, interval '0'),
         (3, 2, interval '-1 hour', 0, interval '0'),
         (2, 3, interval '1 day', 1, interval '1 hour'),
         (2, 1, interval '1 day', 1, interval '-1 hour'),
-        (1, 1, interval '1 day', queue_attempts(), interval '-1 hour')
+        (1, 1, interval '1 day', max_delivery_attempts, interval '-1 hour')
     ) AS message (priority, number, expires, attempts, lease), generate_series(1, number)
     WHERE queue.name = 'emails'";
 
@@ -68,7 +68,7 @@ pub(crate) async fn the_chart_is_installed_with_its_defaults(stage: Arc<Stage>) 
     let [standby] = &standbys[..] else { panic!("there is another number of standbys than one: {standbys:?}") };
     assert!(standby.ready && standby.role.as_deref() == Some("standby"), "{standby:?}");
 
-    server.execute(&MESSAGES.replace("queue_attempts()", "max_delivery_attempts")).await;
+    server.execute(MESSAGES).await;
     let counted = counted(&server).await;
     assert!(counted.values().any(|(ready, _)| *ready == 4), "no message is counted: {counted:?}");
     let mut exported = BTreeMap::new();
