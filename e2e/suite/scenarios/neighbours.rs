@@ -55,11 +55,13 @@ pub(crate) async fn two_releases_with_different_keys_lead_each_on_its_own(stage:
 
 /// One of them leads. The other has replicas that are ready, and takes over when the first is uninstalled.
 pub(crate) async fn two_releases_with_one_key_have_one_leader(stage: Arc<Stage>) {
+    const INSTALLED: &str = "a second release with the same key is installed";
     const FAULT: &str = "the one of two releases that leads is uninstalled";
     let server = Server::start(&stage).await;
     let first = Release::install_as(&stage, "one", json!({})).await;
     let leader = first.settled(&server).await;
     let recording = first.record_with("two").await;
+    recording.fault(INSTALLED, first.bound(Fault::Graceful));
     let second = Release::install_as(&stage, "two", json!({})).await;
     eventually(READY, "the replicas of the second release are ready", async || {
         second.replicas().iter().filter(|replica| replica.ready).count() == 2
@@ -72,6 +74,8 @@ pub(crate) async fn two_releases_with_one_key_have_one_leader(stage: Arc<Stage>)
         routed.is_empty() && idle && server.holder().await == leader.address
     })
     .await;
+    let events = first.events_of(&leader.name).await;
+    assert!(events.iter().all(|(reason, _)| reason != "LeadershipLost"), "{events:?}");
     recording.fault(FAULT, second.bound(Fault::Graceful));
     first.helm(&["uninstall", first.name()]).await.unwrap_or_else(|complaint| panic!("{complaint}"));
     let new = second.settled(&server).await;
