@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 
 use crate::command::run_to_end;
 use crate::postgresql::{LOCK_KEY, SECRET, Server};
-use crate::recording::{PERIOD, Recording, Subject};
+use crate::recording::{PERIOD, Recording, Subject, TIMEOUT};
 use crate::scrape::scrape;
 use crate::stage::Stage;
 use crate::wait::eventually;
@@ -246,7 +246,7 @@ pub(crate) fn exposition(replica: &Replica) -> Option<String> {
 
 /// The exposition at an address.
 pub(crate) fn exposition_at(address: SocketAddr) -> Option<String> {
-    String::from_utf8(scrape(&mut None, address).ok()?).ok()
+    String::from_utf8(scrape(&mut None, address, TIMEOUT).ok()?).ok()
 }
 
 /// Whether a replica exports the state gauges.
