@@ -1,5 +1,6 @@
 //! Every scenario: what is done to an installation, and what has to hold.
 
+mod network_policy;
 mod takeovers;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ macro_rules! scenarios {
 
 /// Every scenario.
 pub(crate) static SCENARIOS: &[Scenario] = scenarios![
+    Alone: network_policy::the_network_policy_lets_through_what_is_listed_and_nothing_else,
     Alone: takeovers::the_leaders_pod_is_deleted,
     Alone: takeovers::the_leaders_process_is_killed,
 ];
