@@ -39,10 +39,15 @@ pub(crate) async fn the_network_policy_lets_through_what_is_listed_and_nothing_e
 
     let release = Release::install_as(&stage, "retsu", policy(&[NOTHING_IS_SENT_HERE])).await;
     release.rolled_out().await;
-    throughout(KEPT_OUT, "nobody leads without a way to the database", async || {
-        server.holder().await.is_none() && release.labelled().is_empty()
-    })
-    .await;
+    let database = SocketAddr::new(server.address(), 5432);
+    for replica in release.replicas() {
+        refused("the database", async || reaches(&stage, &replica, database).await).await;
+    }
+    // A connection that was made before its Pod had rules is kept.
+    server.terminate_sessions().await;
+    let nobody_leads = async || server.holder().await.is_none() && release.labelled().is_empty();
+    eventually(SETTLED, "nobody leads without a way to the database", nobody_leads).await;
+    throughout(KEPT_OUT, "nobody leads without a way to the database", nobody_leads).await;
 
     // The same Pods: what has changed is the policy alone.
     release.upgrade(policy(&[5432])).await;
