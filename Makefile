@@ -12,6 +12,7 @@ NODE_PROGRAMS := $(addprefix $(TOOLS)/,kube-controller-manager kube-scheduler ku
 COREDNS := $(TOOLS)/coredns
 CRICTL := $(TOOLS)/crictl
 KIND := $(TOOLS)/kind
+KUBE_ROUTER := $(TOOLS)/kube-router
 ETCD := $(TOOLS)/etcd
 HELM := $(TOOLS)/helm
 HELM_UNITTEST := $(TOOLS)/helm-unittest
@@ -181,7 +182,7 @@ e2e: ## Run the end-to-end suite on a cluster of its own, which KEEP=1 keeps; AR
 	e2e/cluster/run $(MAKE)
 
 .PHONY: e2e-up
-e2e-up: $(if $(E2E_IMAGE),,image) $(KUBECTL) $(KIND) $(HELM) $(PROMETHEUS) ## Bring that cluster up with all images, or bring the one that runs up to date
+e2e-up: $(if $(E2E_IMAGE),,image) $(KUBECTL) $(KIND) $(HELM) $(KUBE_ROUTER) $(PROMETHEUS) ## Bring that cluster up with all images, or bring the one that runs up to date
 	e2e/cluster/engine
 	@if [ "$$(e2e/cluster/node-image)" = $(E2E_NODE) ]; then $(MAKE) --no-print-directory --silent $(KUBE_APISERVER) $(ETCD) $(NODE_PROGRAMS) $(COREDNS) $(CRICTL); fi
 	e2e/cluster/images
@@ -191,7 +192,7 @@ e2e-up: $(if $(E2E_IMAGE),,image) $(KUBECTL) $(KIND) $(HELM) $(PROMETHEUS) ## Br
 
 .PHONY: e2e-test
 e2e-test: export KUBECONFIG ?= $(E2E_STATE)/kubeconfig
-e2e-test: $(KUBECTL) $(HELM) ## Run the suite on that cluster, or on the one that KUBECONFIG names
+e2e-test: $(KUBECTL) $(HELM) $(KUBE_ROUTER) ## Run the suite on that cluster, or on the one that KUBECONFIG names
 	RETSU_E2E_IMAGE=$(RETSU_E2E_IMAGE) $(CARGO) test --locked --test e2e -- $(ARGS)
 
 .PHONY: e2e-down
@@ -245,6 +246,7 @@ $(ETCD): package := go.etcd.io/etcd/server/v3
 $(COREDNS): package := github.com/coredns/coredns
 $(CRICTL): package := sigs.k8s.io/cri-tools/cmd/crictl
 $(KIND): package := sigs.k8s.io/kind
+$(KUBE_ROUTER): package := github.com/cloudnativelabs/kube-router/v2/cmd/kube-router
 $(KUSTOMIZE): package := sigs.k8s.io/kustomize/kustomize/v5
 $(PROMTOOL) $(TOOLS)/prometheus: package = github.com/prometheus/prometheus/cmd/$(@F)
 $(TOOLS)/prometheus-operator: package := github.com/prometheus-operator/prometheus-operator/cmd/operator
@@ -262,11 +264,11 @@ $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS): link_flags = $(call stamp,gitVers
 	$(call stamp,gitMajor,$(call kubernetes_version_part,1)) $(call stamp,gitMinor,$(call kubernetes_version_part,2))
 
 $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS): tools/kubernetes/go.mod tools/kubernetes/go.sum
-$(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(KUSTOMIZE): $(TOOLS)/%: tools/%/go.mod tools/%/go.sum
+$(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(KUBE_ROUTER) $(KUSTOMIZE): $(TOOLS)/%: tools/%/go.mod tools/%/go.sum
 $(PROMTOOL) $(TOOLS)/prometheus: tools/prometheus/go.mod tools/prometheus/go.sum
 $(TOOLS)/prometheus-operator $(TOOLS)/prometheus-config-reloader: tools/prometheus-operator/go.mod tools/prometheus-operator/go.sum
 
-$(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(KUSTOMIZE) $(PROMTOOL) $(PROMETHEUS):
+$(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(KUBE_ROUTER) $(KUSTOMIZE) $(PROMTOOL) $(PROMETHEUS):
 	mkdir -p $(TOOLS)
 	cd $(<D) && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(link_flags)" $(go_flags) -o ../../$@ $(package)
 

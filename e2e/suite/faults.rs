@@ -95,6 +95,6 @@ pub(crate) async fn cut(stage: &Stage, replica: &Replica, peer: IpAddr) {
 }
 
 /// What a shell on the node has to run for the process id of a container.
-fn pid_of(container: &str) -> String {
+pub(crate) fn pid_of(container: &str) -> String {
     format!("$(crictl inspect --output go-template --template '{{{{.info.pid}}}}' {container})")
 }

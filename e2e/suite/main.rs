@@ -10,6 +10,7 @@
 mod checker;
 mod cluster;
 mod command;
+mod enforcer;
 mod faults;
 mod postgresql;
 mod prometheus;

@@ -1,6 +1,7 @@
 //! What the real Prometheus of the cluster has.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -14,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The Prometheus that the Operator runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Prometheus {
-    url: String,
+    address: SocketAddr,
     client: reqwest::Client,
 }
 
@@ -34,10 +35,16 @@ impl Prometheus {
         let pods = Api::<Pod>::all(client.clone()).list(&of_prometheus).await.unwrap();
         let address = pods.items.into_iter().find_map(|pod| pod.status?.pod_ip);
         let address = address.expect("no Prometheus of the Operator runs: run `make e2e-up`");
+        let address = SocketAddr::new(address.parse().unwrap(), 9090);
         let client = reqwest::Client::builder().timeout(LIMIT).build().unwrap();
-        let prometheus = Self { url: format!("http://{address}:9090"), client };
+        let prometheus = Self { address, client };
         prometheus.query("vector(1)").await;
         prometheus
+    }
+
+    /// Where its Pod listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The instant vector that an expression is now.
@@ -60,7 +67,7 @@ impl Prometheus {
     }
 
     async fn get(&self, what: &str, parameters: &[(&str, &str)]) -> Vec<Series> {
-        let mut url = url::Url::parse(&format!("{}/api/v1/{what}", self.url)).unwrap();
+        let mut url = url::Url::parse(&format!("http://{}/api/v1/{what}", self.address)).unwrap();
         url.query_pairs_mut().extend_pairs(parameters);
         let answer = self.client.get(url).send().await.unwrap_or_else(|error| panic!("Prometheus: {error}"));
         let answer: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();

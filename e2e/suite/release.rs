@@ -26,7 +26,7 @@ use crate::watched::Replica;
 pub(crate) const SETTLED: Duration = Duration::from_secs(120);
 
 /// The port of the chart's defaults.
-const PORT: u16 = 24247;
+pub(crate) const PORT: u16 = 24247;
 
 /// Collection interval and fence of the chart's defaults, and a second for what is on its way: no snapshot is older.
 const OLDEST: Duration = Duration::from_secs(15 + 3 + 1);

@@ -2,6 +2,7 @@
 
 mod install;
 mod neighbours;
+mod network_policy;
 mod rollout;
 mod scaling;
 mod sidecar;
@@ -53,6 +54,7 @@ pub(crate) static SCENARIOS: &[Scenario] = scenarios![
     Together: rollout::an_upgrade_a_change_of_values_and_a_rollback_hand_over_once_and_an_uninstall_leaves_nothing,
     Together: scaling::the_leader_stays_when_replicas_come_and_go,
     Together: sidecar::a_worker_is_elected_and_its_service_follows,
+    Alone: network_policy::the_network_policy_lets_through_what_is_listed_and_nothing_else,
     Alone: takeovers::the_leaders_pod_is_deleted,
     Alone: takeovers::the_leaders_process_is_killed,
 ];
