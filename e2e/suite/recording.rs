@@ -174,7 +174,7 @@ fn look(shared: &Arc<Shared>) {
             let Some(address) = replica.address else { continue };
             if found.insert(replica.uid.clone()) {
                 let shared = Arc::clone(shared);
-                threads.push(std::thread::spawn(move || scrape_replica(&shared, &replica, address.into())));
+                threads.push(std::thread::spawn(move || scrape_replica(&shared, &replica, address)));
             }
         }
         std::thread::sleep(LOOK);
