@@ -1,5 +1,7 @@
 //! Every scenario: what is done to an installation, and what has to hold.
 
+mod nodes;
+mod processes;
 mod takeovers;
 
 use std::sync::Arc;
@@ -43,4 +45,8 @@ macro_rules! scenarios {
 pub(crate) static SCENARIOS: &[Scenario] = scenarios![
     Alone: takeovers::the_leaders_pod_is_deleted,
     Alone: takeovers::the_leaders_process_is_killed,
+    Alone: nodes::the_leaders_node_is_cordoned_and_drained,
+    Alone: nodes::the_leaders_node_is_lost,
+    Together: processes::the_leaders_process_is_stopped_and_continued,
+    Together: processes::the_leaders_container_ends_and_starts_again,
 ];
