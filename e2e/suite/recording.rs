@@ -195,7 +195,9 @@ fn scrape_replica(shared: &Shared, replica: &Replica, own: IpAddr) {
         samples.lock().unwrap().push(sample);
         let exists = {
             let seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.replicas.get(&replica.name).is_some_and(|now| now.uid == replica.uid && now.address == Some(own))
+            seen.replicas
+                .get(&replica.name)
+                .is_some_and(|now| now.uid == replica.uid && now.address.is_none_or(|now| now == own))
         };
         // Its address may be another Pod's some time after it has gone.
         if exists || !unreachable {

@@ -59,7 +59,10 @@ pub(crate) async fn the_leaders_node_is_cordoned_and_drained(stage: Arc<Stage>) 
         let next = release.settled(&server).await;
         stage.mend().await;
         let events = release.events_of(&leader.name).await;
-        assert!(events.iter().any(|(reason, note)| reason == "LeadershipLost" && note.contains("stopping")), "{events:?}");
+        assert!(
+            events.iter().any(|(reason, note)| reason == "LeadershipLost" && note.contains("stopping")),
+            "{events:?}"
+        );
         assert_ne!(next.node, leader.node);
     }
     // The last one has left them on one node.
@@ -85,7 +88,8 @@ async fn spread(stage: &Stage, release: &Release, server: &Server) -> Replica {
     if let Some(beside) = beside {
         let pods = stage.cluster.api::<Pod>(&stage.namespace);
         pods.delete(&beside.name, &DeleteParams::default()).await.unwrap();
-        eventually(SETTLED, "the replica beside the leader is gone", async || release.replica(&beside.name).is_none()).await;
+        eventually(SETTLED, "the replica beside the leader is gone", async || release.replica(&beside.name).is_none())
+            .await;
     }
     let leader = release.settled(server).await;
     let replicas = release.replicas();

@@ -1,6 +1,5 @@
 //! The leader's process is stopped, or ends, while its Pod stays.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +24,9 @@ const ROUTED: Duration = Duration::from_secs(5);
 
 /// From the end of a process to what the kubelet says of it.
 const TOLD: Duration = Duration::from_secs(30);
+
+/// How much later a watch may tell of something than a scrape.
+const WATCHED: Duration = Duration::from_millis(100);
 
 /// SIGSTOP from the node, and SIGCONT when another replica leads.
 pub(crate) async fn the_leaders_process_is_stopped_and_continued(stage: Arc<Stage>) {
@@ -102,14 +104,21 @@ pub(crate) async fn the_leaders_container_ends_and_starts_again(stage: Arc<Stage
     }
 }
 
-/// Between the end of its process and the agreement of everything, a Pod loses its label before another one has gauges,
-/// and once it is no endpoint of the leader Service any more, it does not become one.
+/// From the end of its process to the agreement of everything, a Pod has lost its label before another one has gauges
+/// or the label, and the leader Service leads to it no more.
 fn assert_not_led_to(recorded: &Recorded, pod: &str, began: Duration, settled: Duration) {
     let during = |at: Duration| (began..settled).contains(&at);
     let others = recorded.samples.iter().filter(|sample| recorded.names[sample.target] != pod && during(sample.sent));
     let gauges = others.filter(|sample| matches!(sample.answer, Answer::Exporting(_))).map(|sample| sample.received);
     let gauges = gauges.min().unwrap();
-    let roles: Vec<_> = recorded.roles.iter().filter(|(at, name, _)| name == pod && during(*at)).collect();
-    let endpoints: Vec<&(Duration, BTreeSet<String>)> = recorded.endpoints.iter().filter(|(at, _)| during(*at)).collect();
-    println!("{began:?}: {pod}: gauges {gauges:?} roles {roles:?} endpoints {endpoints:?}");
+
+    let roles: Vec<_> = recorded.roles.iter().filter(|(at, ..)| during(*at)).collect();
+    let (lost, _, role) = roles.iter().find(|(_, name, _)| name == pod).unwrap();
+    assert_ne!(role.as_deref(), Some("leader"));
+    assert!(*lost < gauges + WATCHED, "{pod} lost its label at {lost:?}, another had gauges at {gauges:?}: {roles:?}");
+    // One watch tells of both, in their order.
+    assert_eq!(roles[0].1, pod, "another one has the label first: {roles:?}");
+
+    let endpoints: Vec<_> = recorded.endpoints.iter().filter(|(at, _)| during(*at)).collect();
+    assert!(endpoints.iter().all(|(_, pods)| !pods.contains(pod)), "the leader Service leads to {pod}: {endpoints:?}");
 }
