@@ -34,7 +34,7 @@ impl Signal {
     }
 }
 
-/// A signal that is ready to be sent without delay: looking for the process takes longer than what is measured.
+/// A fault that is ready to be made without delay: looking for the process takes longer than what is measured.
 #[derive(Debug)]
 pub(crate) struct Armed {
     script: Child,
@@ -46,9 +46,37 @@ pub(crate) async fn arm(stage: &Stage, replica: &Replica, signal: Signal) -> Arm
     if matches!(signal, Signal::Kill | Signal::Terminate) {
         stage.ends(&replica.name);
     }
-    let container = replica.container.as_deref().unwrap();
-    let script = format!("pid={}; echo armed; read -r _; kill -{} $pid; echo fired", pid_of(container), signal.name());
-    let node = replica.node.as_deref().unwrap();
+    let find = format!("pid={}", pid_of(replica.container.as_deref().unwrap()));
+    arm_script(replica.node.as_deref().unwrap(), &find, &format!("kill -{} $pid", signal.name())).await
+}
+
+/// Makes ready to fill the memory of a replica's container, from outside of it: what is in its control group counts.
+///
+/// The kernel ends the process that it rates highest. That would be the one that fills the memory, so the replica is
+/// rated higher before; the other ends next, when there is nobody else left.
+pub(crate) async fn arm_out_of_memory(stage: &Stage, replica: &Replica) -> Armed {
+    stage.ends(&replica.name);
+    // A line of /proc/PID/cgroup is `9:memory:/path` of version 1, whose controllers have a tree each, or `0::/path`
+    // of version 2, which comes last.
+    let find = format!(
+        "pid={}\n\
+         group=/sys/fs/cgroup$(sed -n 's,^[0-9]*:memory:,/memory,p; s,^0::,,p' /proc/$pid/cgroup | sed -n 1p)\n\
+         test -e $group/cgroup.procs\n\
+         echo 1000 >/proc/$pid/oom_score_adj",
+        pid_of(replica.container.as_deref().unwrap())
+    );
+    // A last line without an end is kept in memory.
+    let fill = "{ echo $BASHPID >$group/cgroup.procs; exec tail /dev/zero; } </dev/null >/dev/null 2>&1 &";
+    arm_script(replica.node.as_deref().unwrap(), &find, fill).await
+}
+
+/// Makes ready to lose a node: nothing that it still sends arrives, not even that its processes end.
+pub(crate) async fn arm_loss(node: &str) -> Armed {
+    arm_script(node, "test -e /sys/class/net/eth0", "ip link set eth0 down").await
+}
+
+async fn arm_script(node: &str, find: &str, fire: &str) -> Armed {
+    let script = format!("{find}\necho armed\nread -r _\n{fire}\necho fired");
     let mut script = docker()
         .args(["exec", "--interactive", node, "bash", "-euo", "pipefail", "-c", &script])
         .stdin(Stdio::piped())
@@ -63,7 +91,7 @@ pub(crate) async fn arm(stage: &Stage, replica: &Replica, signal: Signal) -> Arm
 }
 
 impl Armed {
-    /// Sends the signal.
+    /// Makes the fault.
     pub(crate) async fn fire(mut self) {
         self.script.stdin.as_mut().unwrap().write_all(b"\n").await.unwrap();
         self.hear("fired").await;

@@ -163,7 +163,7 @@ impl Drop for Recording {
 
 /// Finds replicas that have an address, and scrapes each; returns when all their threads have.
 fn look(shared: &Arc<Shared>) {
-    let mut found: BTreeSet<String> = BTreeSet::new();
+    let mut found: BTreeSet<(String, IpAddr)> = BTreeSet::new();
     let mut threads = Vec::new();
     while !shared.stop.load(Ordering::Relaxed) {
         let replicas: Vec<Replica> = {
@@ -172,7 +172,8 @@ fn look(shared: &Arc<Shared>) {
         };
         for replica in replicas {
             let Some(address) = replica.address else { continue };
-            if found.insert(replica.uid.clone()) {
+            // A Pod has another address after its node was away.
+            if found.insert((replica.uid.clone(), address)) {
                 let shared = Arc::clone(shared);
                 threads.push(std::thread::spawn(move || scrape_replica(&shared, &replica, address)));
             }
@@ -184,8 +185,8 @@ fn look(shared: &Arc<Shared>) {
     }
 }
 
-fn scrape_replica(shared: &Shared, replica: &Replica, address: IpAddr) {
-    let address = SocketAddr::new(address, shared.port);
+fn scrape_replica(shared: &Shared, replica: &Replica, own: IpAddr) {
+    let address = SocketAddr::new(own, shared.port);
     let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
     let place = {
         let mut targets = shared.targets.lock().unwrap();
@@ -200,7 +201,9 @@ fn scrape_replica(shared: &Shared, replica: &Replica, address: IpAddr) {
         samples.lock().unwrap().push(sample);
         let exists = {
             let seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.replicas.get(&replica.name).is_some_and(|now| now.uid == replica.uid)
+            seen.replicas
+                .get(&replica.name)
+                .is_some_and(|now| now.uid == replica.uid && now.address.is_none_or(|now| now == own))
         };
         // Its address may be another Pod's some time after it has gone.
         if exists || !unreachable {

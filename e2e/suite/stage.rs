@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::command::run;
+use crate::faults::Armed;
 use crate::report::Report;
 use crate::wait::eventually;
 use crate::watched::Watched;
@@ -22,6 +23,20 @@ const GONE: Duration = Duration::from_secs(120);
 
 /// The longest time from a sample to its being found by a query: one evaluation, and a slow machine.
 const STORED: Duration = Duration::from_secs(6);
+
+/// From the start of a node's container to a kubelet that reports itself.
+const RETURNED: Duration = Duration::from_secs(90);
+
+/// What has to be done for the nodes to be as before.
+#[derive(Clone, Debug)]
+enum Undo {
+    /// Run a script on a node.
+    Run { node: String, script: String },
+    /// Let Pods on a node again.
+    Uncordon(String),
+    /// Start a node that was lost.
+    Start(String),
+}
 
 /// The stage of one scenario.
 pub(crate) struct Stage {
@@ -34,7 +49,7 @@ pub(crate) struct Stage {
     /// Where take-over times are written down.
     pub(crate) report: Arc<Mutex<Report>>,
     began: SystemTime,
-    undo: Mutex<Vec<(String, String)>>,
+    undo: Mutex<Vec<Undo>>,
     /// How often the scenario ended the container of a Pod itself.
     ended: Mutex<BTreeMap<String, i32>>,
 }
@@ -57,16 +72,51 @@ impl Stage {
 
     /// Runs a script on a node that [`Self::mend`] undoes by another.
     pub(crate) async fn disturb(&self, node: &str, script: &str, undo: &str) {
-        self.undo.lock().unwrap().push((node.to_owned(), undo.to_owned()));
+        self.undo.lock().unwrap().push(Undo::Run { node: node.to_owned(), script: undo.to_owned() });
         self.cluster.on_node(node, script).await;
+    }
+
+    /// Keeps new Pods off a node until [`Self::mend`].
+    pub(crate) async fn cordon(&self, node: &str) {
+        self.undo.lock().unwrap().push(Undo::Uncordon(node.to_owned()));
+        self.cluster.kubectl(&["cordon", node]).await;
+    }
+
+    /// Loses a node, from the instant when `loss` is made to [`Self::mend`].
+    pub(crate) async fn lose(&self, node: &str, loss: Armed) {
+        self.undo.lock().unwrap().push(Undo::Start(node.to_owned()));
+        loss.fire().await;
+        self.cluster.engine(&["kill", node]).await;
     }
 
     /// Undoes what was done to nodes, the last first.
     pub(crate) async fn mend(&self) {
         let undo = std::mem::take(&mut *self.undo.lock().unwrap());
-        for (node, script) in undo.iter().rev() {
-            self.cluster.on_node(node, script).await;
+        for undo in undo.into_iter().rev() {
+            match undo {
+                Undo::Run { node, script } => drop(self.cluster.on_node(&node, &script).await),
+                Undo::Uncordon(node) => drop(self.cluster.kubectl(&["uncordon", &node]).await),
+                Undo::Start(node) => self.start(&node).await,
+            }
         }
+    }
+
+    /// Starts a node that was lost, and waits until it is ready by its own word, which is younger than that.
+    async fn start(&self, node: &str) {
+        let nodes = Api::<Node>::all(self.cluster.client());
+        let reported = async || {
+            let ready = ready(&nodes.get(node).await.unwrap());
+            (ready.status == "True").then_some(ready.last_heartbeat_time)
+        };
+        let before = reported().await;
+        self.cluster.engine(&["start", node]).await;
+        eventually(RETURNED, &format!("{node} is ready again"), async || {
+            let now = reported().await;
+            now.is_some() && now != before
+        })
+        .await;
+        let network = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/cluster/network");
+        run(&mut tokio::process::Command::new(network)).await.unwrap_or_else(|complaint| panic!("{complaint}"));
     }
 
     /// Says that the container of a Pod is about to be ended by the scenario itself.
@@ -123,4 +173,10 @@ impl Stage {
         })
         .await;
     }
+}
+
+/// What the API says of the readiness of a node.
+pub(crate) fn ready(node: &Node) -> NodeCondition {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().find(|condition| condition.type_ == "Ready").cloned().unwrap()
 }

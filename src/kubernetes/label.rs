@@ -96,6 +96,25 @@ pub(super) fn superior<'a>(tenure: &Tenure, others: impl Iterator<Item = &'a Pod
 
 /// The JSON patch that takes the leader label off `other`, with its term and deletion cost, if it still carries it.
 pub(super) fn sweep_patch(other: &PodState, settings: &KubernetesSettings) -> Value {
+    sweep(other, settings).into()
+}
+
+/// The JSON patch that takes the term annotation off `other`, if it is still the same, word by word. The API server
+/// lets one of those succeed who try. It sweeps a Pod that still has the leader label, which is then without it before
+/// the next leader exports.
+pub(super) fn claim_patch(other: &PodState, settings: &KubernetesSettings) -> Value {
+    let path = annotation(&settings.term_annotation);
+    let text = json!({"op": "test", "path": path, "value": other.note});
+    let mut operations = if other.is_leader() {
+        sweep(other, settings)
+    } else {
+        vec![json!({"op": "test", "path": "/metadata/uid", "value": other.uid}), json!({"op": "remove", "path": path})]
+    };
+    operations.insert(0, text);
+    operations.into()
+}
+
+fn sweep(other: &PodState, settings: &KubernetesSettings) -> Vec<Value> {
     let role = format!("/metadata/labels/{}", escaped(&settings.role_label));
     let mut operations = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": other.uid}),
@@ -107,18 +126,7 @@ pub(super) fn sweep_patch(other: &PodState, settings: &KubernetesSettings) -> Va
             operations.push(json!({"op": "remove", "path": annotation(key)}));
         }
     }
-    operations.into()
-}
-
-/// The JSON patch that takes the term annotation off `other`, if it is still the same, word by word. The API server
-/// lets one of those succeed who try.
-pub(super) fn claim_patch(other: &PodState, settings: &KubernetesSettings) -> Value {
-    let path = annotation(&settings.term_annotation);
-    json!([
-        {"op": "test", "path": "/metadata/uid", "value": other.uid},
-        {"op": "test", "path": path, "value": other.note},
-        {"op": "remove", "path": path},
-    ])
+    operations
 }
 
 fn annotation(key: &str) -> String {
@@ -302,15 +310,16 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_tests_uid_and_text_and_removes_the_note() {
+    fn a_claim_tests_uid_and_text_and_removes_the_note_and_the_label_of_a_leader() {
         let path = "/metadata/annotations/retsu.io~1collector-term";
         let marked = TermNote { withdrawn: true, ..note(6) };
-        let wanted = json!([
-            {"op": "test", "path": "/metadata/uid", "value": "uid-b"},
-            {"op": "test", "path": path, "value": marked.to_string()},
-            {"op": "remove", "path": path},
-        ]);
+        let text = json!({"op": "test", "path": path, "value": marked.to_string()});
+        let uid = json!({"op": "test", "path": "/metadata/uid", "value": "uid-b"});
+        let wanted = json!([text, uid, {"op": "remove", "path": path}]);
         assert_eq!(claim_patch(&pod("b", "standby", Some(&marked), None), &settings()), wanted);
+        let labelled = pod("b", "leader", Some(&marked), Some("100"));
+        let wanted: Vec<_> = std::iter::once(text).chain(sweep(&labelled, &settings())).collect();
+        assert_eq!(claim_patch(&labelled, &settings()), Value::from(wanted));
         assert_eq!(escaped("a~b/c"), "a~0b~1c");
     }
 }

@@ -105,6 +105,7 @@ impl Kubernetes {
             view: view.subscribe(),
             vacancies: vacancies.subscribe(),
             told: told.subscribe(),
+            metrics: Arc::clone(metrics),
         };
         let reported = report.subscribe();
         let reconciler = Reconciler {

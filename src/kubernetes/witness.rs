@@ -14,6 +14,7 @@ use super::requests::Requests;
 use super::view::View;
 use crate::config::KubernetesSettings;
 use crate::election::{Grant, Platform, Sighting, Term};
+use crate::exposition::KubernetesMetrics;
 
 /// The cluster that this process runs in.
 pub(super) struct Witness {
@@ -23,6 +24,7 @@ pub(super) struct Witness {
     pub(super) vacancies: watch::Receiver<u64>,
     /// The term whose end the own Pod tells, or that can't be told.
     pub(super) told: watch::Receiver<Told>,
+    pub(super) metrics: Arc<KubernetesMetrics>,
 }
 
 /// How far the own Pod follows the election.
@@ -39,6 +41,7 @@ pub(super) struct Told {
 impl Platform for Witness {
     fn predecessors_ended(&self, grant: Grant, last: Sighting) -> BoxFuture<'static, ()> {
         let (settings, requests, mut view) = (Arc::clone(&self.settings), self.requests.clone(), self.view.clone());
+        let metrics = Arc::clone(&self.metrics);
         async move {
             let mut failures = 0;
             loop {
@@ -49,6 +52,9 @@ impl Platform for Witness {
                     // leaves no proof of an end behind but its own.
                     let asked = match requests.json_patch(&pod.name, claim_patch(&pod, &settings)).await {
                         Ok(answer) if PodState::of(&answer, &settings).note.is_none() => {
+                            if pod.is_leader() {
+                                metrics.swept();
+                            }
                             tracing::info!(
                                 predecessor = pod.name,
                                 term = %last.term,

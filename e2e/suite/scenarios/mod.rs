@@ -3,6 +3,8 @@
 mod install;
 mod neighbours;
 mod network_policy;
+mod nodes;
+mod processes;
 mod rollout;
 mod scaling;
 mod sidecar;
@@ -57,4 +59,8 @@ pub(crate) static SCENARIOS: &[Scenario] = scenarios![
     Alone: network_policy::the_network_policy_lets_through_what_is_listed_and_nothing_else,
     Alone: takeovers::the_leaders_pod_is_deleted,
     Alone: takeovers::the_leaders_process_is_killed,
+    Alone: nodes::the_leaders_node_is_cordoned_and_drained,
+    Alone: nodes::the_leaders_node_is_lost,
+    Together: processes::the_leaders_process_is_stopped_and_continued,
+    Together: processes::the_leaders_container_ends_and_starts_again,
 ];

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::faults::{Signal, arm};
 use crate::postgresql::Server;
-use crate::recording::SHORT_PERIOD;
+use crate::recording::{Recording, SHORT_PERIOD};
 use crate::release::Release;
 use crate::stage::Stage;
 use crate::wait::eventually;
@@ -70,7 +70,8 @@ pub(crate) async fn the_leaders_process_is_killed(stage: Arc<Stage>) {
     stage.report.lock().unwrap().add(FAULT, recorded.takeovers(FAULT));
 }
 
-async fn other_exports(recording: &crate::recording::Recording, old: &str) {
+/// Waits until a replica exports, and `old` does not.
+pub(crate) async fn other_exports(recording: &Recording, old: &str) {
     eventually(NEXT, "another replica exports", async || {
         let exporting = recording.exporting();
         !exporting.is_empty() && exporting.iter().all(|name| name != old)

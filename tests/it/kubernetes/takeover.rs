@@ -10,9 +10,9 @@ use kube::api::{Patch, PatchParams};
 use retsu_collector::election::ACQUIRED;
 use serde_json::{Value, json};
 
-use super::stage::{Holder, LIMIT, SKIPPED, WAITING, agreement, note_of_seven, value};
+use super::stage::{Holder, LIMIT, SKIPPED, WAITING, agreement, note_of_seven, repairs_and_sweeps, value};
 use crate::support::keys;
-use crate::support::kubernetes::{ApiProxy, Call, Cluster, Fault, ROLE, TERM, Webhook};
+use crate::support::kubernetes::{ApiProxy, COST, Call, Change, Cluster, Fault, Labels, ROLE, TERM, Webhook};
 use crate::support::{self, Collector, Config, History, eventually, throughout};
 
 const FENCE: Duration = Duration::from_secs(3);
@@ -116,6 +116,20 @@ async fn a_proof_of_the_end_of_the_last_holder_ends_the_take_over_wait() {
         assert!(!annotations.contains_key(TERM), "{what}: the proof is used up");
     };
     join_all(PROOFS.map(proved)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_that_has_ended_loses_its_label_with_the_proof_before_the_next_leader_exports() {
+    let stage = Stage::set(1.0, AMPLE).await;
+    stage.cluster.set_annotation("a", COST, Some("100")).await;
+    let labels = Labels::watch(&stage.cluster).await;
+    let began = Instant::now();
+    stage.cluster.terminate("a").await;
+    let (_, b, _cluster) = stage.hand_over().await;
+    let claimed = |change: &Change| change.pod == "a" && change.carried.as_ref().is_some_and(|pod| pod.term.is_none());
+    let claimed = labels.wait_for("the proof is used up", LIMIT, began, claimed).await.carried.unwrap();
+    assert_eq!((claimed.role, claimed.cost), (None, None), "in one patch, and nobody exports before its answer");
+    assert_eq!((b.count_in_log(SKIPPED), repairs_and_sweeps(&b).await), (1, [0, 0, 1]));
 }
 
 const NO_PROOFS: [Scene; 17] = [
