@@ -1,6 +1,6 @@
 //! What a recording shows: promises that were broken, and how long each take-over took. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::checker::{self, Answer, Injected, Sample, Verdict};
@@ -106,5 +106,26 @@ impl Recorded {
         let own = self.samples.iter().filter(|sample| sample.target == target && sample.received >= first);
         let own = own.filter_map(term).next()?;
         self.service.iter().find(|sample| term(sample) == Some(own)).map(|sample| sample.received)
+    }
+
+    /// Fails when the leader Service answered with a term after a replica had exported a later one.
+    pub(crate) fn assert_service_followed(&self) -> &Self {
+        let term = |sample: &Sample| match sample.answer {
+            Answer::Exporting(exported) => exported.term,
+            _ => None,
+        };
+        let mut first: BTreeMap<_, Duration> = BTreeMap::new();
+        for sample in &self.samples {
+            let Some(term) = term(sample) else { continue };
+            let seen = first.entry(term).or_insert(sample.received);
+            *seen = (*seen).min(sample.received);
+        }
+        let old = |sample: &&Sample| {
+            let own = term(sample);
+            first.iter().any(|(later, seen)| own.is_some_and(|own| own < *later) && *seen < sample.sent)
+        };
+        let stale: Vec<_> = self.service.iter().filter(old).collect();
+        assert!(stale.is_empty(), "the Service answered with old terms: {stale:?}; first answers of each: {first:?}");
+        self
     }
 }

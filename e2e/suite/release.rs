@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
 use retsu_collector::election::Fault;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -180,6 +182,14 @@ impl Release {
             self.replicas().iter().map(|replica| (replica.name.clone(), value(replica, &family))).collect();
         let bound = bounds.values().flatten().copied().reduce(f64::max);
         Duration::from_secs_f64(bound.unwrap_or_else(|| panic!("no replica declares a bound of {fault:?}: {bounds:?}")))
+    }
+
+    /// Reason and note of every Event that is about a Pod.
+    pub(crate) async fn events_of(&self, pod: &str) -> Vec<(String, String)> {
+        let events = self.stage.cluster.api::<Event>(&self.stage.namespace).list(&ListParams::default()).await.unwrap();
+        let about = |event: &Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(pod);
+        let events = events.items.into_iter().filter(about);
+        events.map(|event| (event.reason.unwrap_or_default(), event.note.unwrap_or_default())).collect()
     }
 }
 

@@ -1,5 +1,8 @@
 //! Every scenario: what is done to an installation, and what has to hold.
 
+mod cuts;
+mod database;
+mod outages;
 mod takeovers;
 
 use std::sync::Arc;
@@ -43,4 +46,13 @@ macro_rules! scenarios {
 pub(crate) static SCENARIOS: &[Scenario] = scenarios![
     Alone: takeovers::the_leaders_pod_is_deleted,
     Alone: takeovers::the_leaders_process_is_killed,
+    Together: cuts::the_leader_is_cut_from_postgresql,
+    Patient: cuts::the_leader_is_cut_from_the_api_server_and_then_from_both,
+    Together: database::the_server_restarts_or_ends_the_lock_session,
+    Together: database::a_pooler_is_refused_in_transaction_mode_and_led_through_in_session_mode,
+    Patient: outages::a_minute_without_the_database_under_step_down,
+    Patient: outages::a_minute_without_the_database_under_exit,
+    Patient: outages::ten_minutes_without_the_database_under_step_down,
+    Patient: outages::ten_minutes_without_the_database_under_exit,
+    Alone: outages::three_minutes_without_the_api_server_across_a_hand_over,
 ];

@@ -70,7 +70,8 @@ pub(crate) async fn the_leaders_process_is_killed(stage: Arc<Stage>) {
     stage.report.lock().unwrap().add(FAULT, recorded.takeovers(FAULT));
 }
 
-async fn other_exports(recording: &crate::recording::Recording, old: &str) {
+/// Waits until a replica other than `old` exports, and `old` does not.
+pub(super) async fn other_exports(recording: &crate::recording::Recording, old: &str) {
     eventually(NEXT, "another replica exports", async || {
         let exporting = recording.exporting();
         !exporting.is_empty() && exporting.iter().all(|name| name != old)
