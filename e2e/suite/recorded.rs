@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::checker::{self, Answer, Injected, Sample, Verdict};
+use retsu_collector::demo::history::Gap;
+
+use crate::checker::{self, Answer, Injected, Sample, Term, Verdict};
 
 /// A finished recording. All times count from its beginning.
 #[derive(Clone, Debug)]
@@ -69,10 +71,10 @@ impl Recorded {
         self
     }
 
-    /// The take-overs that followed `fault`, in the order of time.
+    /// The take-overs that followed `fault`, in the order of time. A gap within one term is none: a scrape has failed.
     pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
         let gaps = self.verdict.gaps.iter().filter_map(|(place, gap)| Some((&self.faults[(*place)?], gap)));
-        let gaps = gaps.filter(|(injected, _)| injected.fault == fault);
+        let gaps = gaps.filter(|(injected, gap)| injected.fault == fault && self.changed_term(gap));
         gaps.map(|(injected, gap)| {
             let to = &self.names[gap.to];
             let first = gap.began + gap.at_most;
@@ -99,21 +101,21 @@ impl Recorded {
 
     /// When the ClusterIP first answered with a term that `target` exported at or after `first`.
     fn reached(&self, target: usize, first: Duration) -> Option<Duration> {
-        let term = |sample: &Sample| match sample.answer {
-            Answer::Exporting(exported) => exported.term,
-            _ => None,
-        };
         let own = self.samples.iter().filter(|sample| sample.target == target && sample.received >= first);
         let own = own.filter_map(term).next()?;
         self.service.iter().find(|sample| term(sample) == Some(own)).map(|sample| sample.received)
     }
 
+    /// Whether the gauges after a gap are of another term than those before it.
+    fn changed_term(&self, gap: &Gap) -> bool {
+        let of = |target: usize| self.samples.iter().filter(move |sample| sample.target == target);
+        let before = of(gap.from).filter(|sample| sample.received <= gap.began).filter_map(term).last();
+        let after = of(gap.to).filter(|sample| sample.received >= gap.began + gap.at_most).find_map(term);
+        before != after
+    }
+
     /// Fails when the leader Service answered with a term after a replica had exported a later one.
     pub(crate) fn assert_service_followed(&self) -> &Self {
-        let term = |sample: &Sample| match sample.answer {
-            Answer::Exporting(exported) => exported.term,
-            _ => None,
-        };
         let mut first: BTreeMap<_, Duration> = BTreeMap::new();
         for sample in &self.samples {
             let Some(term) = term(sample) else { continue };
@@ -127,5 +129,12 @@ impl Recorded {
         let stale: Vec<_> = self.service.iter().filter(old).collect();
         assert!(stale.is_empty(), "the Service answered with old terms: {stale:?}; first answers of each: {first:?}");
         self
+    }
+}
+
+fn term(sample: &Sample) -> Option<Term> {
+    match sample.answer {
+        Answer::Exporting(exported) => exported.term,
+        _ => None,
     }
 }

