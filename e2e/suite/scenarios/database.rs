@@ -92,6 +92,7 @@ pub(crate) async fn a_pooler_is_refused_in_transaction_mode_and_led_through_in_s
     .await;
 
     let (accepted, pooler) = behind_pgbouncer(&stage, &server, "session").await;
+    let led = accepted.record().await;
     eventually(SETTLED, "a replica leads through the pooler in session mode", async || {
         let (labelled, replicas) = (accepted.labelled(), accepted.replicas());
         let exporting: Vec<_> = replicas.iter().filter(|replica| exports(replica)).collect();
@@ -103,6 +104,7 @@ pub(crate) async fn a_pooler_is_refused_in_transaction_mode_and_led_through_in_s
     })
     .await;
     assert!(refused.replicas().iter().all(is_refused), "the release in transaction mode is no longer refused");
+    led.finish().assert_kept().assert_service_followed();
     let recorded = recording.finish();
     recorded.assert_kept();
     let exported = recorded.samples.iter().find(|sample| matches!(sample.answer, Answer::Exporting(_)));
