@@ -155,6 +155,15 @@ impl Server {
             .await;
     }
 
+    /// How many sessions Pods have.
+    pub(crate) async fn sessions(&self) -> i64 {
+        let mut connection = self.connect().await;
+        // The suite's own come from an address of the machine.
+        let sql = "SELECT count(*) FROM pg_stat_activity \
+            WHERE backend_type = 'client backend' AND client_addr <> inet_client_addr()";
+        sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap()
+    }
+
     /// Stops the server, and keeps its Pod and its data.
     pub(crate) async fn stop(&self, how: Stop) {
         let mode = match how {

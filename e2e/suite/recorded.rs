@@ -71,6 +71,15 @@ impl Recorded {
         self
     }
 
+    /// Fails when anybody but `leader` exported, or the leader did so in two terms, or ever answered without gauges.
+    pub(crate) fn assert_led_throughout(&self, leader: &str) {
+        let leaders = self.leaders();
+        assert!(matches!(&leaders[..], [(name, _)] if name == leader), "not one term of {leader}: {leaders:?}");
+        let own = self.samples.iter().filter(|sample| self.names[sample.target] == leader);
+        let silent: Vec<_> = own.filter(|sample| sample.answer == Answer::Silent).collect();
+        assert!(silent.is_empty(), "{leader} answered without gauges: {silent:?}");
+    }
+
     /// The take-overs that followed `fault`, in the order of time. A gap within one term is none: a scrape has failed.
     pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
         let gaps = self.verdict.gaps.iter().filter_map(|(place, gap)| Some((&self.faults[(*place)?], gap)));
@@ -97,6 +106,25 @@ impl Recorded {
             }
         })
         .collect()
+    }
+
+    /// Whoever exported, with each term, in the order of time.
+    pub(crate) fn leaders(&self) -> Vec<(String, Term)> {
+        let mut exported: Vec<_> = self.samples.iter().filter(|sample| term(sample).is_some()).collect();
+        exported.sort_by_key(|sample| sample.received);
+        let mut leaders = Vec::new();
+        for sample in exported {
+            let leader = (self.names[sample.target].clone(), term(sample).unwrap_or_default());
+            if !leaders.contains(&leader) {
+                leaders.push(leader);
+            }
+        }
+        leaders
+    }
+
+    /// The terms with which the leader Service answered.
+    pub(crate) fn served(&self) -> BTreeSet<Term> {
+        self.service.iter().filter_map(term).collect()
     }
 
     /// When the ClusterIP first answered with a term that `target` exported at or after `first`.
