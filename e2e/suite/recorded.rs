@@ -137,7 +137,7 @@ impl Recorded {
     /// Whether the gauges after a gap are of another term than those before it.
     fn changed_term(&self, gap: &Gap) -> bool {
         let of = |target: usize| self.samples.iter().filter(move |sample| sample.target == target);
-        let before = of(gap.from).filter(|sample| sample.received <= gap.began).filter_map(term).last();
+        let before = of(gap.from).filter(|sample| sample.received <= gap.began).rev().find_map(term);
         let after = of(gap.to).filter(|sample| sample.received >= gap.began + gap.at_most).find_map(term);
         before != after
     }
