@@ -150,14 +150,14 @@ pub(crate) async fn three_minutes_without_the_api_server_across_a_hand_over(stag
     .await;
     assert_eq!(server.holder().await, standby.address, "the new leader has led on without the API server");
 
-    recording.fault("the API server is there again", Duration::ZERO);
+    // Everything that has waited runs at once, on one machine: a proof may be late, and then a lease ends.
+    recording.fault("the API server is there again", release.bound(Fault::BackendTerminated));
     stage.mend().await;
     eventually(API_RETURNED, "the API server answers", async || {
         stage.cluster.try_kubectl(&["get", "--raw=/readyz"]).await.is_ok()
     })
     .await;
-    let leader = release.settled_within(&server, API_RETURNED).await;
-    assert_eq!(leader.name, standby.name, "the return of the API server moves no leadership");
+    release.settled_within(&server, API_RETURNED).await;
 
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
