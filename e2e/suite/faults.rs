@@ -1,6 +1,6 @@
 //! Faults that are made on the nodes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -112,11 +112,22 @@ pub(crate) async fn signal(stage: &Stage, replica: &Replica, signal: Signal) {
 
 /// Loses every packet between a replica and another address, both ways, until [`Stage::mend`].
 pub(crate) async fn cut(stage: &Stage, replica: &Replica, peer: IpAddr) {
+    lose(stage, replica, &format!("--destination {peer}"), &format!("--source {peer}")).await;
+}
+
+/// The same for one TCP port of the other address.
+pub(crate) async fn cut_from_port(stage: &Stage, replica: &Replica, peer: SocketAddr) {
+    let (address, port) = (peer.ip(), peer.port());
+    let to = format!("--destination {address} --protocol tcp --destination-port {port}");
+    lose(stage, replica, &to, &format!("--source {address} --protocol tcp --source-port {port}")).await;
+}
+
+async fn lose(stage: &Stage, replica: &Replica, to: &str, from: &str) {
     let own = replica.address.unwrap();
     let rules = |action: &str| {
         format!(
-            "iptables --wait {action} FORWARD --source {own} --destination {peer} --jump DROP\n\
-             iptables --wait {action} FORWARD --source {peer} --destination {own} --jump DROP"
+            "iptables --wait {action} FORWARD --source {own} {to} --jump DROP\n\
+             iptables --wait {action} FORWARD --destination {own} {from} --jump DROP"
         )
     };
     stage.disturb(replica.node.as_deref().unwrap(), &rules("--insert"), &rules("--delete")).await;

@@ -178,6 +178,21 @@ impl Server {
         self.pg_ctl(&["-w", "-l", "/tmp/postgresql.log", "start"]).await;
     }
 
+    /// Starts it again, and calls `accepts` as soon as it takes a connection.
+    pub(crate) async fn resume_and(&self, accepts: impl FnOnce()) {
+        let accepted = async {
+            eventually(STARTED, "the server takes connections again", async || self.try_connect().await.is_ok()).await;
+            accepts();
+        };
+        tokio::join!(self.resume(), accepted);
+    }
+
+    /// Ends the session that holds the lock, and waits for its end.
+    pub(crate) async fn terminate_holder(&self) {
+        self.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+            .await;
+    }
+
     async fn pg_ctl(&self, arguments: &[&str]) {
         let pg_ctl = ["/usr/lib/postgresql/15/bin/pg_ctl", "-D", "/var/lib/postgresql/data"];
         let exec = ["exec", "--namespace", &self.stage.namespace, &self.name, "--"];

@@ -1,7 +1,9 @@
 //! What a recording shows: promises that were broken, and how long each take-over took. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use retsu_collector::demo::history::Gap;
 
 use crate::checker::{self, Answer, Injected, Sample, Term, Verdict};
 
@@ -78,10 +80,10 @@ impl Recorded {
         assert!(silent.is_empty(), "{leader} answered without gauges: {silent:?}");
     }
 
-    /// The take-overs that followed `fault`, in the order of time.
+    /// The take-overs that followed `fault`, in the order of time. A gap within one term is none: a scrape has failed.
     pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
         let gaps = self.verdict.gaps.iter().filter_map(|(place, gap)| Some((&self.faults[(*place)?], gap)));
-        let gaps = gaps.filter(|(injected, _)| injected.fault == fault);
+        let gaps = gaps.filter(|(injected, gap)| injected.fault == fault && self.changed_term(gap));
         gaps.map(|(injected, gap)| {
             let to = &self.names[gap.to];
             let first = gap.began + gap.at_most;
@@ -130,6 +132,31 @@ impl Recorded {
         let own = self.samples.iter().filter(|sample| sample.target == target && sample.received >= first);
         let own = own.filter_map(term).next()?;
         self.service.iter().find(|sample| term(sample) == Some(own)).map(|sample| sample.received)
+    }
+
+    /// Whether the gauges after a gap are of another term than those before it.
+    fn changed_term(&self, gap: &Gap) -> bool {
+        let of = |target: usize| self.samples.iter().filter(move |sample| sample.target == target);
+        let before = of(gap.from).filter(|sample| sample.received <= gap.began).rev().find_map(term);
+        let after = of(gap.to).filter(|sample| sample.received >= gap.began + gap.at_most).find_map(term);
+        before != after
+    }
+
+    /// Fails when the leader Service answered with a term after a replica had exported a later one.
+    pub(crate) fn assert_service_followed(&self) -> &Self {
+        let mut first: BTreeMap<_, Duration> = BTreeMap::new();
+        for sample in &self.samples {
+            let Some(term) = term(sample) else { continue };
+            let seen = first.entry(term).or_insert(sample.received);
+            *seen = (*seen).min(sample.received);
+        }
+        let old = |sample: &&Sample| {
+            let own = term(sample);
+            first.iter().any(|(later, seen)| own.is_some_and(|own| own < *later) && *seen < sample.sent)
+        };
+        let stale: Vec<_> = self.service.iter().filter(old).collect();
+        assert!(stale.is_empty(), "the Service answered with old terms: {stale:?}; first answers of each: {first:?}");
+        self
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -52,6 +53,7 @@ pub(crate) struct Stage {
     undo: Mutex<Vec<Undo>>,
     /// How often the scenario ended the container of a Pod itself.
     ended: Mutex<BTreeMap<String, i32>>,
+    may_restart: AtomicBool,
 }
 
 impl Stage {
@@ -66,8 +68,8 @@ impl Stage {
         let object: Namespace = serde_json::from_value(object).unwrap();
         Api::<Namespace>::all(cluster.client()).create(&PostParams::default(), &object).await.unwrap();
         let watched = Watched::begin(&cluster, &namespace);
-        let (undo, ended) = Default::default();
-        Self { cluster, namespace, watched, report, began: SystemTime::now(), undo, ended }
+        let (undo, ended, may_restart) = Default::default();
+        Self { cluster, namespace, watched, report, began: SystemTime::now(), undo, ended, may_restart }
     }
 
     /// Runs a script on a node that [`Self::mend`] undoes by another.
@@ -124,6 +126,11 @@ impl Stage {
         *self.ended.lock().unwrap().entry(pod.to_owned()).or_default() += 1;
     }
 
+    /// Says that containers end by themselves in this scenario, however often.
+    pub(crate) fn may_restart(&self) {
+        self.may_restart.store(true, Ordering::Relaxed);
+    }
+
     /// What holds at the end of every scenario: no container of ours has ended that the scenario did not end, and
     /// Prometheus never had two series of one queue and priority.
     pub(crate) async fn conclude(&self) {
@@ -133,7 +140,8 @@ impl Stage {
             .iter()
             .filter(|(pod, restarts)| **restarts > ended.get(*pod).copied().unwrap_or_default())
             .collect();
-        assert!(unexpected.is_empty(), "containers restarted that nobody ended: {unexpected:?}; ended: {ended:?}");
+        let expected = unexpected.is_empty() || self.may_restart.load(Ordering::Relaxed);
+        assert!(expected, "containers restarted that nobody ended: {unexpected:?}; ended: {ended:?}");
         self.prometheus_has_one_series_of_each_queue().await;
     }
 

@@ -1,9 +1,12 @@
 //! Every scenario: what is done to an installation, and what has to hold.
 
+mod cuts;
+mod database;
 mod install;
 mod neighbours;
 mod network_policy;
 mod nodes;
+mod outages;
 mod processes;
 mod rollout;
 mod scaling;
@@ -49,10 +52,19 @@ macro_rules! scenarios {
 
 /// Every scenario.
 pub(crate) static SCENARIOS: &[Scenario] = scenarios![
+    Together: cuts::the_leader_is_cut_from_postgresql,
+    Patient: cuts::the_leader_is_cut_from_the_api_server_and_then_from_both,
+    Together: database::the_server_restarts_or_ends_the_lock_session,
+    Together: database::a_pooler_is_refused_in_transaction_mode_and_led_through_in_session_mode,
     Together: install::the_chart_is_installed_with_its_defaults,
     Together: install::the_manifests_are_applied_with_an_overlay,
     Together: neighbours::two_releases_with_different_keys_lead_each_on_its_own,
     Together: neighbours::two_releases_with_one_key_have_one_leader,
+    Patient: outages::a_minute_without_the_database_under_step_down,
+    Patient: outages::a_minute_without_the_database_under_exit,
+    Patient: outages::ten_minutes_without_the_database_under_step_down,
+    Patient: outages::ten_minutes_without_the_database_under_exit,
+    Alone: outages::three_minutes_without_the_api_server_across_a_hand_over,
     Together: rollout::an_upgrade_a_change_of_values_and_a_rollback_hand_over_once_and_an_uninstall_leaves_nothing,
     Together: scaling::the_leader_stays_when_replicas_come_and_go,
     Together: sidecar::a_worker_is_elected_and_its_service_follows,
