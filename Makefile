@@ -5,7 +5,13 @@ SHELL := bash
 CARGO ?= cargo
 TOOLS := target/tools
 PROMTOOL := $(TOOLS)/promtool
+PROMETHEUS := $(addprefix $(TOOLS)/,prometheus prometheus-operator prometheus-config-reloader)
 KUBE_APISERVER := $(TOOLS)/kube-apiserver
+KUBECTL := $(TOOLS)/kubectl
+NODE_PROGRAMS := $(addprefix $(TOOLS)/,kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm)
+COREDNS := $(TOOLS)/coredns
+CRICTL := $(TOOLS)/crictl
+KIND := $(TOOLS)/kind
 ETCD := $(TOOLS)/etcd
 HELM := $(TOOLS)/helm
 HELM_UNITTEST := $(TOOLS)/helm-unittest
@@ -204,22 +210,36 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 .PHONY: tools
 tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
 
-# Without service discovery: the clouds' SDKs take longer to compile than everything else.
-$(PROMTOOL): tools/prometheus/go.mod tools/prometheus/go.sum
-	mkdir -p $(TOOLS)
-	cd tools/prometheus && go build -tags remove_all_sd -o ../../$@ github.com/prometheus/prometheus/cmd/promtool
+# What has a recipe in common: the package, from the module that is its first prerequisite.
+$(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS): package = k8s.io/kubernetes/cmd/$(@F)
+$(ETCD): package := go.etcd.io/etcd/server/v3
+$(COREDNS): package := github.com/coredns/coredns
+$(CRICTL): package := sigs.k8s.io/cri-tools/cmd/crictl
+$(KIND): package := sigs.k8s.io/kind
+$(KUSTOMIZE): package := sigs.k8s.io/kustomize/kustomize/v5
+$(PROMTOOL) $(TOOLS)/prometheus: package = github.com/prometheus/prometheus/cmd/$(@F)
+$(TOOLS)/prometheus-operator: package := github.com/prometheus-operator/prometheus-operator/cmd/operator
+$(TOOLS)/prometheus-config-reloader: package = github.com/prometheus-operator/prometheus-operator/cmd/$(@F)
+
+# Service discovery in Kubernetes alone: the clouds' SDKs take longer to compile than everything else.
+$(PROMTOOL): go_flags := -tags remove_all_sd
+$(TOOLS)/prometheus: go_flags := -tags remove_all_sd,enable_kubernetes_sd
 
 # Go modules carry no version of Kubernetes: its own build stamps it, and so does this one.
-$(KUBE_APISERVER): tools/kubernetes/go.mod tools/kubernetes/go.sum
-	mkdir -p $(TOOLS)
-	cd tools/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && major_minor=$${version#v} && \
-		minor=$${major_minor#*.} && base=k8s.io/component-base/version && CGO_ENABLED=0 go build -trimpath -ldflags \
-		"-s -w -X $$base.gitVersion=$$version -X $$base.gitMajor=$${major_minor%%.*} -X $$base.gitMinor=$${minor%%.*}" \
-		-o ../../$@ k8s.io/kubernetes/cmd/kube-apiserver
+KUBERNETES_VERSION = $(shell sed -n 's,^\tk8s.io/kubernetes \(v[0-9.]*\).*,\1,p' tools/kubernetes/go.mod)
+kubernetes_version_part = $(word $(1),$(subst ., ,$(KUBERNETES_VERSION:v%=%)))
+stamp = -X k8s.io/component-base/version.$(1)=$(2)
+$(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS): link_flags = $(call stamp,gitVersion,$(KUBERNETES_VERSION)) \
+	$(call stamp,gitMajor,$(call kubernetes_version_part,1)) $(call stamp,gitMinor,$(call kubernetes_version_part,2))
 
-$(ETCD): tools/etcd/go.mod tools/etcd/go.sum
+$(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS): tools/kubernetes/go.mod tools/kubernetes/go.sum
+$(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(KUSTOMIZE): $(TOOLS)/%: tools/%/go.mod tools/%/go.sum
+$(PROMTOOL) $(TOOLS)/prometheus: tools/prometheus/go.mod tools/prometheus/go.sum
+$(TOOLS)/prometheus-operator $(TOOLS)/prometheus-config-reloader: tools/prometheus-operator/go.mod tools/prometheus-operator/go.sum
+
+$(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(KUSTOMIZE) $(PROMTOOL) $(PROMETHEUS):
 	mkdir -p $(TOOLS)
-	cd tools/etcd && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$@ go.etcd.io/etcd/server/v3
+	cd $(<D) && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(link_flags)" $(go_flags) -o ../../$@ $(package)
 
 # One module: they share most of what there is to compile. They are stamped with the version of Kubernetes that they
 # know, as Helm's own build does; without, it is 1.20.
@@ -231,10 +251,6 @@ $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) &: tools/helm/go.mod tools/helm/go.sum
 		-X $$helm/pkg/chartutil.k8sVersionMajor=1 -X $$helm/pkg/chartutil.k8sVersionMinor=$$minor \
 		-X $$helm/pkg/lint/rules.k8sVersionMajor=1 -X $$helm/pkg/lint/rules.k8sVersionMinor=$$minor" \
 		-o ../../$(TOOLS)/ tool
-
-$(KUSTOMIZE): tools/kustomize/go.mod tools/kustomize/go.sum
-	mkdir -p $(TOOLS)
-	cd tools/kustomize && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o ../../$@ sigs.k8s.io/kustomize/kustomize/v5
 
 # What the chart and the examples have resources of; nothing of these modules is compiled.
 $(CRDS): tools/crds/go.mod tools/crds/go.sum
