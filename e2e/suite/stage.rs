@@ -55,6 +55,11 @@ impl Stage {
         Self { cluster, namespace, watched, report, began: SystemTime::now(), undo, ended }
     }
 
+    /// When the scenario began.
+    pub(crate) fn began(&self) -> SystemTime {
+        self.began
+    }
+
     /// Runs a script on a node that [`Self::mend`] undoes by another.
     pub(crate) async fn disturb(&self, node: &str, script: &str, undo: &str) {
         self.undo.lock().unwrap().push((node.to_owned(), undo.to_owned()));

@@ -1,5 +1,8 @@
 //! Every scenario: what is done to an installation, and what has to hold.
 
+mod alerts;
+mod authority;
+mod monitoring;
 mod takeovers;
 
 use std::sync::Arc;
@@ -41,6 +44,12 @@ macro_rules! scenarios {
 
 /// Every scenario.
 pub(crate) static SCENARIOS: &[Scenario] = scenarios![
+    Patient: alerts::fire_when_their_fault_is_made_and_resolve_when_it_is_mended,
+    Together: authority::without_its_permissions_it_leads_and_exports_unlabelled,
+    Together: authority::labels_edited_by_hand_are_set_right,
+    Together: authority::a_stolen_token_gives_no_role_to_another_pod,
+    Together: monitoring::every_replica_is_a_target_and_every_queue_has_one_series,
+    Together: monitoring::every_query_of_the_dashboard_has_data,
     Alone: takeovers::the_leaders_pod_is_deleted,
     Alone: takeovers::the_leaders_process_is_killed,
 ];
