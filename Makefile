@@ -81,6 +81,13 @@ SOURCE_DATE ?= $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/
 # The authorities that Mozilla trusts, of Debian's ca-certificates, and none that this machine alone trusts.
 CA_CERTIFICATES ?= /usr/share/ca-certificates/mozilla
 
+# The end-to-end suite: what of its own cluster, and the image that it tests. E2E_IMAGE names one that is there already.
+E2E_STATE := $(CURDIR)/target/e2e
+E2E_NODE = kind.local/node:$(KUBERNETES_VERSION)
+E2E_IMAGE ?=
+RETSU_E2E_IMAGE = $(or $(E2E_IMAGE),$(IMAGE):$(VERSION))
+KEEP ?=
+
 # What the labels of the image say; `docker build` takes the same for BINARY=source.
 IMAGE_ARGUMENTS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(RETSU_COMMIT) --build-arg SOURCE=$(SOURCE) \
 	--build-arg CREATED=$(shell date --utc --date=@$(SOURCE_DATE) +%Y-%m-%dT%H:%M:%SZ) \
@@ -88,7 +95,7 @@ IMAGE_ARGUMENTS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(RETSU_CO
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## Watch a failover on an embedded PostgreSQL; ARGS="--duration 60" ends it
@@ -169,6 +176,28 @@ check-manifests: $(HELM) ## Fail when manifests/ is not what the chart renders
 chart-docs: $(HELM_DOCS) ## Write the README of the chart from its values
 	$(WRITE_README)
 
+.PHONY: e2e
+e2e: ## Run the end-to-end suite on a cluster of its own, which KEEP=1 keeps; ARGS="scale" runs some of it
+	e2e/cluster/run $(MAKE)
+
+.PHONY: e2e-up
+e2e-up: $(if $(E2E_IMAGE),,image) $(KUBECTL) $(KIND) $(HELM) $(PROMETHEUS) ## Bring that cluster up with all images, or bring the one that runs up to date
+	e2e/cluster/engine
+	@if [ "$$(e2e/cluster/node-image)" = $(E2E_NODE) ]; then $(MAKE) --no-print-directory --silent $(KUBE_APISERVER) $(ETCD) $(NODE_PROGRAMS) $(COREDNS) $(CRICTL); fi
+	e2e/cluster/images
+	e2e/cluster/up
+	e2e/cluster/load $(RETSU_E2E_IMAGE) kind.local/postgresql:e2e
+	e2e/cluster/prometheus
+
+.PHONY: e2e-test
+e2e-test: export KUBECONFIG ?= $(E2E_STATE)/kubeconfig
+e2e-test: $(KUBECTL) $(HELM) ## Run the suite on that cluster, or on the one that KUBECONFIG names
+	RETSU_E2E_IMAGE=$(RETSU_E2E_IMAGE) $(CARGO) test --locked --test e2e -- $(ARGS)
+
+.PHONY: e2e-down
+e2e-down: $(KIND) ## Remove that cluster
+	e2e/cluster/down
+
 .PHONY: chaos
 chaos: $(KUBE_APISERVER) $(ETCD) ## Inject 300 random faults, 50 times 8 into Kubernetes, and probe every pooler 50 times; CHAOS_SEED=N repeats the faults, UPDATE_DOCS=1 writes docs/failover.*
 	CHAOS_FAULTS=$(CHAOS_FAULTS) CHAOS_CLUSTERS=$(CHAOS_CLUSTERS) \
@@ -208,7 +237,7 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
+tools: $(PROMTOOL) $(PROMETHEUS) $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
 
 # What has a recipe in common: the package, from the module that is its first prerequisite.
 $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS): package = k8s.io/kubernetes/cmd/$(@F)

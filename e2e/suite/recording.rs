@@ -1,7 +1,7 @@
 //! Scrapes every replica of a release, and its leader Service, each from a thread of its own.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -17,6 +17,12 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
 /// The same where short times are measured.
 pub(crate) const SHORT_PERIOD: Duration = Duration::from_millis(10);
+
+/// When a scrape is given up. A machine with more to do than it can must not look like a replica without gauges.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The same through the ClusterIP, which drops what is meant for a Pod that has gone: the next try may be let through.
+const SERVICE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Time between two looks for replicas that are new.
 const LOOK: Duration = Duration::from_millis(10);
@@ -178,7 +184,7 @@ fn look(shared: &Arc<Shared>) {
     }
 }
 
-fn scrape_replica(shared: &Shared, replica: &Replica, address: std::net::IpAddr) {
+fn scrape_replica(shared: &Shared, replica: &Replica, address: IpAddr) {
     let address = SocketAddr::new(address, shared.port);
     let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
     let place = {
@@ -189,7 +195,7 @@ fn scrape_replica(shared: &Shared, replica: &Replica, address: std::net::IpAddr)
     let mut connection = None;
     let mut gone: Option<Instant> = None;
     every(shared, || {
-        let sample = sample(shared, place, address, &mut connection);
+        let sample = sample(shared, place, (address, TIMEOUT), &mut connection);
         let unreachable = sample.answer == Answer::Unreachable;
         samples.lock().unwrap().push(sample);
         let exists = {
@@ -209,15 +215,20 @@ fn scrape_replica(shared: &Shared, replica: &Replica, address: std::net::IpAddr)
 /// A connection for each scrape: one that is kept stays with the replica that it once reached.
 fn scrape_service(shared: &Shared, address: SocketAddr) {
     every(shared, || {
-        let sample = sample(shared, usize::MAX, address, &mut None);
+        let sample = sample(shared, usize::MAX, (address, SERVICE_TIMEOUT), &mut None);
         shared.service.lock().unwrap().push(sample);
         true
     });
 }
 
-fn sample(shared: &Shared, target: usize, address: SocketAddr, connection: &mut Option<std::net::TcpStream>) -> Sample {
+fn sample(
+    shared: &Shared,
+    target: usize,
+    (address, limit): (SocketAddr, Duration),
+    connection: &mut Option<TcpStream>,
+) -> Sample {
     let sent = shared.began.elapsed();
-    let body = scrape(connection, address);
+    let body = scrape(connection, address, limit);
     let received = shared.began.elapsed();
     // After an error the rest of an answer may still come: the next one needs another connection.
     let answer = body.map_or_else(

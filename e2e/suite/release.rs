@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::postgresql::{SECRET, Server};
-use crate::recording::{PERIOD, Recording, Subject};
+use crate::recording::{PERIOD, Recording, Subject, TIMEOUT};
 use crate::scrape::scrape;
 use crate::stage::Stage;
 use crate::wait::eventually;
@@ -185,7 +185,7 @@ impl Release {
 
 /// The exposition of a replica.
 pub(crate) fn exposition(replica: &Replica) -> Option<String> {
-    let body = scrape(&mut None, SocketAddr::new(replica.address?, PORT)).ok()?;
+    let body = scrape(&mut None, SocketAddr::new(replica.address?, PORT), TIMEOUT).ok()?;
     String::from_utf8(body).ok()
 }
 

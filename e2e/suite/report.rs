@@ -20,7 +20,10 @@ pub(crate) struct Report {
 impl Report {
     /// Adds the take-overs that followed one kind of fault.
     pub(crate) fn add(&mut self, fault: &str, takeovers: impl IntoIterator<Item = TakeOver>) {
-        self.rows.entry(fault.to_owned()).or_default().extend(takeovers);
+        for takeover in takeovers {
+            println!("{fault}: {takeover:?}");
+            self.rows.entry(fault.to_owned()).or_default().push(takeover);
+        }
     }
 
     /// Prints the table, and writes it into docs/e2e.md with `UPDATE_DOCS`.

@@ -65,14 +65,14 @@ impl Advert {
         self.term
     }
 
-    /// Who the holder is; cut where `application_name` ended.
+    /// Who the holder is; the end of it, if the whole did not fit into `application_name`.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
     }
 }
 
-/// The `application_name`, at most 63 bytes.
+/// The `application_name`, at most 63 bytes: of a long identity the end, which tells the Pods of a workload apart.
 impl fmt::Display for Advert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = format!("{PROGRAM} F={}ms", self.fence.as_millis());
@@ -80,11 +80,13 @@ impl fmt::Display for Advert {
             text += &format!(" T={term}");
         }
         if !self.identity.is_empty() {
+            // The longest fence and term leave room for two bytes. It is ASCII, so no character is split.
+            let room = MAX_LENGTH.saturating_sub(text.len() + 1);
+            let cut = self.identity.len().saturating_sub(room);
             text += " ";
-            text += &self.identity;
+            text += self.identity.get(cut..).unwrap_or_default();
         }
-        // It is ASCII, so no character is split. The longest fence and term leave room for themselves.
-        f.write_str(text.get(..MAX_LENGTH).unwrap_or(&text))
+        f.write_str(&text)
     }
 }
 
@@ -143,17 +145,30 @@ mod tests {
     }
 
     #[test]
+    fn of_the_long_names_of_a_workload_the_ends_are_told_apart() {
+        let told = ["x2kqz", "7hwtb"].map(|suffix| {
+            let pod = format!("retsu-retsu-collector-5d9c8b7f6d-{suffix}");
+            Advert::new(Duration::from_secs(3), Some(TERM), &pod).to_string()
+        });
+        assert_eq!(
+            told,
+            ["x2kqz", "7hwtb"]
+                .map(|suffix| { format!("retsu-collector F=3000ms T=1/731 tsu-collector-5d9c8b7f6d-{suffix}") })
+        );
+    }
+
+    #[test]
     fn the_longest_fence_and_term_are_never_cut() {
         let term = Term { timeline: u32::MAX, number: u64::MAX };
-        let text = Advert::new(MAX_FENCE, Some(term), &"x".repeat(99)).to_string();
+        let text = Advert::new(MAX_FENCE, Some(term), &format!("{}yz", "x".repeat(99))).to_string();
         assert_eq!(text.len(), MAX_LENGTH);
         let parsed = Advert::parse(&text).unwrap();
-        assert_eq!((parsed.fence(), parsed.term()), (MAX_FENCE, Some(term)));
+        assert_eq!((parsed.fence(), parsed.term(), parsed.identity()), (MAX_FENCE, Some(term), "yz"));
     }
 
     proptest! {
         #[test]
-        fn what_is_told_is_what_is_read_but_for_the_end_of_a_long_identity(
+        fn what_is_told_is_what_is_read_but_for_the_beginning_of_a_long_identity(
             nanos in 1_u64..600_000_000_000,
             term in prop::option::of((any::<u32>(), any::<u64>())),
             identity in ".{0,80}",
@@ -165,9 +180,22 @@ mod tests {
             let parsed = Advert::parse(&text).unwrap();
             prop_assert!(parsed.fence() >= Duration::from_nanos(nanos));
             prop_assert_eq!((parsed.fence(), parsed.term()), (advert.fence(), term));
-            prop_assert!(advert.identity().starts_with(parsed.identity()));
+            prop_assert!(advert.identity().ends_with(parsed.identity()));
             prop_assert!(text.len() == MAX_LENGTH || parsed == advert);
             prop_assert_eq!(parsed.to_string(), text);
+        }
+
+        #[test]
+        fn an_identity_that_somebody_else_has_cut_at_its_end_is_read_as_well(
+            term in prop::option::of((any::<u32>(), any::<u64>())),
+            identity in "[a-z0-9-]{1,80}",
+            kept in 0_usize..80,
+        ) {
+            let term = term.map(|(timeline, number)| Term { timeline, number });
+            let whole = Advert::new(MAX_FENCE, term, "").to_string();
+            let kept = identity.get(..kept).unwrap_or(&identity);
+            let parsed = Advert::parse(&format!("{whole} {kept}")).unwrap();
+            prop_assert_eq!((parsed.fence(), parsed.term(), parsed.identity()), (MAX_FENCE, term, kept));
         }
 
         #[test]

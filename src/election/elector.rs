@@ -119,7 +119,7 @@ pub(super) struct Campaign {
     pub(super) sighting: Option<Sighting>,
     /// The attempts in quick succession that are going on.
     burst: Burst,
-    /// Failed attempts and terms in a row.
+    /// Failed attempts and terms in a row, until a refresh succeeds or a holder is seen a second time.
     pub(super) failures: u32,
     /// The kind of error of the last attempt, when it failed.
     outage: Option<&'static str>,
@@ -177,7 +177,10 @@ impl Campaign {
                     () = sleep_until(next) => break,
                     Ok(()) = vacancies.changed() => {
                         let now = Instant::now();
-                        if let Some(pause) = self.burst.begin(now, rand::random()) {
+                        // Replicas that all fail would otherwise pass the lock round as fast as they free it.
+                        if self.failures == 0
+                            && let Some(pause) = self.burst.begin(now, rand::random())
+                        {
                             next = now + pause;
                         }
                     }
@@ -222,7 +225,6 @@ impl Campaign {
                 }
                 // Somebody leads: what became of our own last collection no longer matters.
                 self.elector.publication.withdraw();
-                self.failures = 0;
                 Ok(())
             }
             Err(error) => {
@@ -239,7 +241,10 @@ impl Campaign {
     /// Remembers what the `holder` of the lock says of itself, which made an attempt fail.
     fn seen(&mut self, holder: Option<&Advert>, asked_at: BootInstant) {
         let sighting = holder.and_then(Advert::term).map(|term| Sighting { term, asked_at });
-        if self.sighting.map(|last| last.term) != sighting.map(|now| now.term) {
+        if self.sighting.map(|last| last.term) == sighting.map(|now| now.term) {
+            // A holder that stays can lead. One that is new may fail as this process did.
+            self.failures = 0;
+        } else {
             // The place is taken.
             self.burst.end();
         }

@@ -13,6 +13,10 @@ use crate::scrape::{REQUEST, read, receive, scrape};
 /// Time between two scrapes of one process.
 pub(crate) const PERIOD: Duration = Duration::from_millis(10);
 
+/// When a scrape is given up: the first answer of a process that was paused is then one to a recent request, which
+/// proves more than one to an old request.
+const TIMEOUT: Duration = Duration::from_millis(200);
+
 /// Connections of one [`Volley`].
 const VOLLEY: usize = 32;
 
@@ -74,7 +78,7 @@ impl Recorder {
     pub(crate) fn volley(&self, target: usize) -> Volley {
         let open = |_| {
             let mut connection = None;
-            scrape(&mut connection, self.targets[target]).ok()?;
+            scrape(&mut connection, self.targets[target], TIMEOUT).ok()?;
             connection
         };
         Volley { target, connections: (0..VOLLEY).filter_map(open).collect(), sent: Duration::ZERO }
@@ -113,7 +117,7 @@ fn record(target: usize, address: SocketAddr, began: Instant, samples: &Mutex<Ve
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let sent = began.elapsed();
-        let body = scrape(&mut connection, address);
+        let body = scrape(&mut connection, address, TIMEOUT);
         let received = began.elapsed();
         // After an error the rest of an answer may still come: the next one needs another connection.
         let answer = body.map_or_else(

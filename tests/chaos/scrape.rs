@@ -6,21 +6,17 @@ use std::time::Duration;
 
 use crate::checker::{Answer, Exported};
 
-/// When a scrape is given up: the first answer of a process that was paused is then one to a recent request, which
-/// proves more than one to an old request.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(200);
-
 pub(crate) const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: collector\r\n\r\n";
 
-/// One GET over the connection that is kept, or over a new one.
-pub(crate) fn scrape(connection: &mut Option<TcpStream>, address: SocketAddr) -> io::Result<Vec<u8>> {
+/// One GET over the connection that is kept, or over a new one, on which every step may take `limit`.
+pub(crate) fn scrape(connection: &mut Option<TcpStream>, address: SocketAddr, limit: Duration) -> io::Result<Vec<u8>> {
     let stream = match connection {
         Some(stream) => stream,
         None => {
-            let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+            let stream = TcpStream::connect_timeout(&address, limit)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            stream.set_write_timeout(Some(TIMEOUT))?;
+            stream.set_read_timeout(Some(limit))?;
+            stream.set_write_timeout(Some(limit))?;
             connection.insert(stream)
         }
     };

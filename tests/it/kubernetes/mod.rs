@@ -17,6 +17,7 @@ mod panics;
 mod policy;
 mod proxy;
 mod random_faults;
+mod refresh_failures;
 mod refusals;
 mod replaced;
 mod replicas;
