@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::Node;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
+use tokio::process::Command;
 
 use crate::command::{built, docker, run};
 use crate::prometheus::Prometheus;
@@ -92,12 +93,18 @@ impl Cluster {
 
     /// What Helm prints, or what it complains of.
     pub(crate) async fn helm(&self, arguments: &[&str]) -> Result<String, String> {
+        run(&mut self.helm_command(arguments)).await
+    }
+
+    /// A call of Helm.
+    pub(crate) fn helm_command(&self, arguments: &[&str]) -> Command {
         let mut helm = built("helm");
         let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-helm");
         for kind in ["CACHE", "CONFIG", "DATA"] {
             helm.env(format!("HELM_{kind}_HOME"), home.join(kind));
         }
-        run(helm.env("KUBECONFIG", &self.kubeconfig).args(arguments)).await
+        helm.env("KUBECONFIG", &self.kubeconfig).args(arguments);
+        helm
     }
 
     /// What a script prints that is run on a node, as root; it has to succeed.

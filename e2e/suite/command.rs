@@ -23,10 +23,15 @@ pub(crate) fn docker() -> Command {
 
 /// What a command prints, or what it complains of.
 pub(crate) async fn run(command: &mut Command) -> Result<String, String> {
+    Ok(run_to_end(command).await?.0)
+}
+
+/// The same, with what it says on standard error.
+pub(crate) async fn run_to_end(command: &mut Command) -> Result<(String, String), String> {
     let output = command.kill_on_drop(true).output();
     let output = tokio::time::timeout(LIMIT, output).await;
     let output = output.map_err(|_| format!("not within {LIMIT:?}: {command:?}"))?;
     let Output { status, stdout, stderr } = output.map_err(|error| format!("{command:?}: {error}"))?;
     let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    if status.success() { Ok(stdout) } else { Err(format!("{command:?}: {status}\n{stdout}{stderr}")) }
+    if status.success() { Ok((stdout, stderr)) } else { Err(format!("{command:?}: {status}\n{stdout}{stderr}")) }
 }

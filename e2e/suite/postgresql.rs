@@ -155,6 +155,15 @@ impl Server {
             .await;
     }
 
+    /// How many sessions Pods have.
+    pub(crate) async fn sessions(&self) -> i64 {
+        let mut connection = self.connect().await;
+        // The suite's own come from an address of the machine.
+        let sql = "SELECT count(*) FROM pg_stat_activity \
+            WHERE backend_type = 'client backend' AND client_addr <> inet_client_addr()";
+        sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap()
+    }
+
     /// Stops the server, and keeps its Pod and its data.
     pub(crate) async fn stop(&self, how: Stop) {
         let mode = match how {
@@ -167,6 +176,26 @@ impl Server {
     /// Starts it again.
     pub(crate) async fn resume(&self) {
         self.pg_ctl(&["-w", "-l", "/tmp/postgresql.log", "start"]).await;
+    }
+
+    /// Ends the session that holds a lock.
+    pub(crate) async fn terminate_holder_of(&self, (class, object): (i32, i32)) {
+        self.execute(&format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 \
+             AND classid = ({class}::bigint & 4294967295)::oid AND objid = ({object}::bigint & 4294967295)::oid"
+        ))
+        .await;
+    }
+
+    /// Makes a role that may connect and read the queues and nothing else, and a Secret of its name with its URL.
+    pub(crate) async fn reader(&self, name: &str) {
+        self.execute(&format!(
+            "REVOKE CONNECT ON DATABASE retsu FROM PUBLIC; CREATE ROLE {name} LOGIN PASSWORD '{}'; \
+             GRANT CONNECT ON DATABASE retsu TO {name}; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}",
+            self.password
+        ))
+        .await;
+        self.secret(name, &format!("postgres://{name}:{}@{}:5432/retsu", self.password, self.name)).await;
     }
 
     async fn pg_ctl(&self, arguments: &[&str]) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::checker::{self, Answer, Injected, Sample, Verdict};
+use crate::checker::{self, Answer, Injected, Sample, Term, Verdict};
 
 /// A finished recording. All times count from its beginning.
 #[derive(Clone, Debug)]
@@ -69,6 +69,15 @@ impl Recorded {
         self
     }
 
+    /// Fails when anybody but `leader` exported, or the leader did so in two terms, or ever answered without gauges.
+    pub(crate) fn assert_led_throughout(&self, leader: &str) {
+        let leaders = self.leaders();
+        assert!(matches!(&leaders[..], [(name, _)] if name == leader), "not one term of {leader}: {leaders:?}");
+        let own = self.samples.iter().filter(|sample| self.names[sample.target] == leader);
+        let silent: Vec<_> = own.filter(|sample| sample.answer == Answer::Silent).collect();
+        assert!(silent.is_empty(), "{leader} answered without gauges: {silent:?}");
+    }
+
     /// The take-overs that followed `fault`, in the order of time.
     pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
         let gaps = self.verdict.gaps.iter().filter_map(|(place, gap)| Some((&self.faults[(*place)?], gap)));
@@ -97,14 +106,36 @@ impl Recorded {
         .collect()
     }
 
+    /// Whoever exported, with each term, in the order of time.
+    pub(crate) fn leaders(&self) -> Vec<(String, Term)> {
+        let mut exported: Vec<_> = self.samples.iter().filter(|sample| term(sample).is_some()).collect();
+        exported.sort_by_key(|sample| sample.received);
+        let mut leaders = Vec::new();
+        for sample in exported {
+            let leader = (self.names[sample.target].clone(), term(sample).unwrap_or_default());
+            if !leaders.contains(&leader) {
+                leaders.push(leader);
+            }
+        }
+        leaders
+    }
+
+    /// The terms with which the leader Service answered.
+    pub(crate) fn served(&self) -> BTreeSet<Term> {
+        self.service.iter().filter_map(term).collect()
+    }
+
     /// When the ClusterIP first answered with a term that `target` exported at or after `first`.
     fn reached(&self, target: usize, first: Duration) -> Option<Duration> {
-        let term = |sample: &Sample| match sample.answer {
-            Answer::Exporting(exported) => exported.term,
-            _ => None,
-        };
         let own = self.samples.iter().filter(|sample| sample.target == target && sample.received >= first);
         let own = own.filter_map(term).next()?;
         self.service.iter().find(|sample| term(sample) == Some(own)).map(|sample| sample.received)
+    }
+}
+
+fn term(sample: &Sample) -> Option<Term> {
+    match sample.answer {
+        Answer::Exporting(exported) => exported.term,
+        _ => None,
     }
 }

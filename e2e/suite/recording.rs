@@ -40,7 +40,7 @@ struct Target {
 /// What all the threads share.
 #[derive(Debug)]
 struct Shared {
-    instance: String,
+    instances: BTreeSet<String>,
     port: u16,
     period: Duration,
     began: Instant,
@@ -63,8 +63,8 @@ pub(crate) struct Recording {
 /// What is recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
-    /// The instance label of the replicas.
-    pub(crate) instance: String,
+    /// The instance labels of the replicas.
+    pub(crate) instances: BTreeSet<String>,
     /// The name of the leader Service.
     pub(crate) service: String,
     /// Where the leader Service is reached.
@@ -76,9 +76,9 @@ pub(crate) struct Subject {
 impl Recording {
     /// Begins to scrape whoever is there and whoever comes.
     pub(crate) fn begin(subject: Subject, seen: Arc<Mutex<Seen>>, period: Duration) -> Self {
-        let Subject { instance, service, cluster_ip, oldest } = subject;
+        let Subject { instances, service, cluster_ip, oldest } = subject;
         let shared = Arc::new(Shared {
-            instance,
+            instances,
             port: cluster_ip.port(),
             period,
             began: Instant::now(),
@@ -168,7 +168,7 @@ fn look(shared: &Arc<Shared>) {
     while !shared.stop.load(Ordering::Relaxed) {
         let replicas: Vec<Replica> = {
             let seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.replicas.values().filter(|replica| replica.instance == shared.instance).cloned().collect()
+            seen.replicas.values().filter(|replica| shared.instances.contains(&replica.instance)).cloned().collect()
         };
         for replica in replicas {
             let Some(address) = replica.address else { continue };

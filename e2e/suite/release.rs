@@ -1,6 +1,6 @@
 //! A release of the chart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
 use retsu_collector::election::Fault;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-use crate::postgresql::{SECRET, Server};
+use crate::command::run_to_end;
+use crate::postgresql::{LOCK_KEY, SECRET, Server};
 use crate::recording::{PERIOD, Recording, Subject, TIMEOUT};
 use crate::scrape::scrape;
 use crate::stage::Stage;
@@ -33,12 +36,14 @@ const OLDEST: Duration = Duration::from_secs(15 + 3 + 1);
 pub(crate) struct Release {
     stage: Arc<Stage>,
     name: String,
+    fullname: String,
+    lock_key: (i32, i32),
 }
 
 impl Release {
     /// Installs the chart as `retsu`, with what every scenario sets and `values` on top, and waits until it has settled.
     pub(crate) async fn install(stage: &Arc<Stage>, server: &Server, values: Value) -> Self {
-        let release = Self { stage: Arc::clone(stage), name: "retsu".to_owned() };
+        let release = Self::named(stage, "retsu");
         release.apply("install", values).await.unwrap_or_else(|complaint| panic!("{complaint}"));
         release.settled(server).await;
         release
@@ -46,7 +51,7 @@ impl Release {
 
     /// Installs it under another name, without waiting.
     pub(crate) async fn install_as(stage: &Arc<Stage>, name: &str, values: Value) -> Self {
-        let release = Self { stage: Arc::clone(stage), name: name.to_owned() };
+        let release = Self::named(stage, name);
         release.apply("install", values).await.unwrap_or_else(|complaint| panic!("{complaint}"));
         release
     }
@@ -58,13 +63,12 @@ impl Release {
     }
 
     async fn apply(&self, command: &str, values: Value) -> Result<String, String> {
-        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/retsu-collector");
+        let chart = chart();
         let [mut base, mut own] = [NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap()];
         base.write_all(base_values().to_string().as_bytes()).unwrap();
         own.write_all(values.to_string().as_bytes()).unwrap();
         let [base, own] = [&base, &own].map(|file| file.path().to_str().unwrap().to_owned());
-        let chart = chart.to_str().unwrap();
-        self.helm(&[command, &self.name, chart, "--values", &base, "--values", &own]).await
+        self.helm(&[command, &self.name, &chart, "--values", &base, "--values", &own]).await
     }
 
     /// What Helm prints in the namespace of the release, or what it complains of.
@@ -98,7 +102,7 @@ impl Release {
 
     /// The name of the Deployment and most other objects.
     pub(crate) fn fullname(&self) -> String {
-        if self.name.contains("retsu-collector") { self.name.clone() } else { format!("{}-retsu-collector", self.name) }
+        self.fullname.clone()
     }
 
     /// The name of the Service that leads to the leader.
@@ -139,7 +143,7 @@ impl Release {
         eventually(limit, &format!("{} has settled", self.fullname()), async || {
             let replicas = self.replicas();
             let ready = replicas.iter().filter(|replica| replica.ready).count();
-            let holder = server.holder().await;
+            let holder = server.holder_of(self.lock_key).await;
             let labelled = self.labelled();
             let endpoints = self.stage.watched.seen().endpoints_of(&self.leader_service());
             let exporting: Vec<_> = replicas.iter().filter(|replica| exports(replica)).map(|replica| &replica.name).collect();
@@ -161,15 +165,17 @@ impl Release {
 
     /// The same, at another period.
     pub(crate) async fn record_every(&self, period: Duration) -> Recording {
-        let services = self.stage.cluster.api::<Service>(&self.stage.namespace);
-        let service = services.get(&self.leader_service()).await.unwrap();
-        let cluster_ip = service.spec.and_then(|spec| spec.cluster_ip).unwrap().parse().unwrap();
-        let subject = Subject {
-            instance: self.name.clone(),
-            service: self.leader_service(),
-            cluster_ip: SocketAddr::new(cluster_ip, PORT),
-            oldest: OLDEST,
-        };
+        self.record_instances([self.name.clone()].into(), period).await
+    }
+
+    /// The same, with the replicas of another release that competes for the same lock.
+    pub(crate) async fn record_with(&self, other: &str) -> Recording {
+        self.record_instances([self.name.clone(), other.to_owned()].into(), PERIOD).await
+    }
+
+    async fn record_instances(&self, instances: BTreeSet<String>, period: Duration) -> Recording {
+        let cluster_ip = self.cluster_ip().await;
+        let subject = Subject { instances, service: self.leader_service(), cluster_ip, oldest: OLDEST };
         Recording::begin(subject, self.stage.watched.shared(), period)
     }
 
@@ -181,12 +187,79 @@ impl Release {
         let bound = bounds.values().flatten().copied().reduce(f64::max);
         Duration::from_secs_f64(bound.unwrap_or_else(|| panic!("no replica declares a bound of {fault:?}: {bounds:?}")))
     }
+
+    /// Installs the chart as its README says: with the image and the Secret, and the defaults for the rest. Returns what
+    /// Helm prints.
+    pub(crate) async fn install_with_defaults(stage: &Arc<Stage>) -> (Self, String) {
+        let release = Self::named(stage, "retsu");
+        let (repository, tag) = image();
+        let set = [("image.repository", &*repository), ("image.tag", &tag), ("database.existingSecret.name", SECRET)];
+        let set = set.map(|(value, text)| format!("--set={value}={text}"));
+        let chart = chart();
+        let [repository, tag, secret] = &set;
+        let notes = release.helm(&["install", &release.name, &chart, repository, tag, secret]).await;
+        (release, notes.unwrap_or_else(|complaint| panic!("{complaint}")))
+    }
+
+    /// What was applied without Helm, from `manifests/`.
+    pub(crate) fn of_manifests(stage: &Arc<Stage>) -> Self {
+        Self { fullname: "retsu-collector".to_owned(), ..Self::named(stage, "retsu") }
+    }
+
+    fn named(stage: &Arc<Stage>, name: &str) -> Self {
+        let (stage, name) = (Arc::clone(stage), name.to_owned());
+        let fullname = if name.contains("retsu-collector") { name.clone() } else { format!("{name}-retsu-collector") };
+        Self { stage, name, fullname, lock_key: LOCK_KEY }
+    }
+
+    /// The release, when its values have another lock than the chart's.
+    pub(crate) fn locking(self, lock_key: (i32, i32)) -> Self {
+        Self { lock_key, ..self }
+    }
+
+    /// What the Pod of `helm test` has found; it has to succeed. Helm prints logs on standard error.
+    pub(crate) async fn test(&self) -> String {
+        let mut helm = self.stage.cluster.helm_command(&["test", &self.name, "--namespace", &self.stage.namespace]);
+        run_to_end(&mut helm).await.unwrap_or_else(|complaint| panic!("{complaint}")).1
+    }
+
+    /// Where the leader Service is reached.
+    pub(crate) async fn cluster_ip(&self) -> SocketAddr {
+        let services = self.stage.cluster.api::<Service>(&self.stage.namespace);
+        let service = services.get(&self.leader_service()).await.unwrap();
+        SocketAddr::new(service.spec.and_then(|spec| spec.cluster_ip).unwrap().parse().unwrap(), PORT)
+    }
+
+    /// The lock of its values.
+    pub(crate) fn lock_key(&self) -> (i32, i32) {
+        self.lock_key
+    }
+
+    /// Whether a service account of the namespace may do something.
+    pub(crate) async fn can(&self, account: &str, verb: &str, resource: &str) -> bool {
+        let namespace = &self.stage.namespace;
+        let account = format!("system:serviceaccount:{namespace}:{account}");
+        let question = ["auth", "can-i", verb, resource, "--namespace", namespace, "--as", &account];
+        self.stage.cluster.try_kubectl(&question).await.is_ok()
+    }
+
+    /// Reason and note of every Event that is about a Pod.
+    pub(crate) async fn events_of(&self, pod: &str) -> Vec<(String, String)> {
+        let events = self.stage.cluster.api::<Event>(&self.stage.namespace).list(&ListParams::default()).await.unwrap();
+        let about = |event: &Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(pod);
+        let events = events.items.into_iter().filter(about);
+        events.map(|event| (event.reason.unwrap_or_default(), event.note.unwrap_or_default())).collect()
+    }
 }
 
 /// The exposition of a replica.
 pub(crate) fn exposition(replica: &Replica) -> Option<String> {
-    let body = scrape(&mut None, SocketAddr::new(replica.address?, PORT), TIMEOUT).ok()?;
-    String::from_utf8(body).ok()
+    exposition_at(SocketAddr::new(replica.address?, PORT))
+}
+
+/// The exposition at an address.
+pub(crate) fn exposition_at(address: SocketAddr) -> Option<String> {
+    String::from_utf8(scrape(&mut None, address, TIMEOUT).ok()?).ok()
 }
 
 /// Whether a replica exports the state gauges.
@@ -199,14 +272,31 @@ pub(crate) fn value(replica: &Replica, series: &str) -> Option<f64> {
     exposition(replica)?.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
 }
 
+/// What a replica says at `/leader`.
+pub(crate) async fn says(replica: &Replica) -> Option<Value> {
+    let url = format!("http://{}/leader", SocketAddr::new(replica.address?, PORT));
+    let answer = reqwest::get(url).await.ok()?;
+    serde_json::from_slice(&answer.bytes().await.ok()?).ok()
+}
+
 /// The image under test, the Secret, and everything that Prometheus needs.
 fn base_values() -> Value {
-    let image = std::env::var("RETSU_E2E_IMAGE").expect("RETSU_E2E_IMAGE is not set: run `make e2e-test`");
-    let (repository, tag) = image.rsplit_once(':').expect("RETSU_E2E_IMAGE has no tag");
+    let (repository, tag) = image();
     json!({
         "image": {"repository": repository, "tag": tag},
         "database": {"existingSecret": {"name": SECRET}},
         "serviceMonitor": {"enabled": true, "leader": {"enabled": true}},
         "prometheusRule": {"enabled": true},
     })
+}
+
+/// Repository and tag of the image under test.
+pub(crate) fn image() -> (String, String) {
+    let image = std::env::var("RETSU_E2E_IMAGE").expect("RETSU_E2E_IMAGE is not set: run `make e2e-test`");
+    let (repository, tag) = image.rsplit_once(':').expect("RETSU_E2E_IMAGE has no tag");
+    (repository.to_owned(), tag.to_owned())
+}
+
+fn chart() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/retsu-collector").to_str().unwrap().to_owned()
 }

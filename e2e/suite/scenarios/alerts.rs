@@ -46,8 +46,14 @@ const CHANGES: usize = 7;
 const KEPT: [&str; 2] = ["RetsuCollectorFailoverBoundExceeded", "RetsuCollectorLeaderFlapping"];
 
 /// Two releases never lead each other: each has a lock of its own.
-const RELEASES: [(&str, (i32, i32)); 6] =
-    [("nobody", (7, 1)), ("unread", (7, 2)), ("refused", (7, 3)), ("away", (7, 4)), ("unlabelled", (7, 5)), ("moving", (7, 6))];
+const RELEASES: [(&str, (i32, i32)); 6] = [
+    ("nobody", (7, 1)),
+    ("unread", (7, 2)),
+    ("refused", (7, 3)),
+    ("away", (7, 4)),
+    ("unlabelled", (7, 5)),
+    ("moving", (7, 6)),
+];
 
 /// The alerts of each release's fault. No other may fire, before it or after.
 const EXPECTED: [&[&str]; 6] = [
@@ -72,6 +78,7 @@ pub(crate) async fn fire_when_their_fault_is_made_and_resolve_when_it_is_mended(
     join_all(releases.iter().map(async |release| {
         release.settled(&server).await;
         every_replica_is_up(&stage, release).await;
+        a_leader_is_known(&stage, release).await;
     }))
     .await;
     let [nobody, _, _, away, unlabelled, moving] = &releases[..] else { unreachable!("as many as have names") };
@@ -115,6 +122,19 @@ pub(crate) async fn fire_when_their_fault_is_made_and_resolve_when_it_is_mended(
     }
 }
 
+/// Waits until Prometheus has a leader at a step of the rules: one that it never had is missed by none of them.
+async fn a_leader_is_known(stage: &Stage, release: &Release) {
+    let leader = format!(
+        "max_over_time((retsu_collector_leader{{namespace=\"{}\", job=\"{}\"}} == 1)[1h:15s])",
+        stage.namespace,
+        release.fullname()
+    );
+    eventually_seen(NEXT, &format!("Prometheus knows a leader of {}", release.name()), async || {
+        !stage.cluster.prometheus().query(&leader).await.is_empty()
+    })
+    .await;
+}
+
 /// Each release has its lock; those whose role is taken something from have one of their own.
 fn values(name: &str, lock_key: (i32, i32)) -> Value {
     let mut values = json!({
@@ -137,9 +157,9 @@ fn values(name: &str, lock_key: (i32, i32)) -> Value {
 async fn take_label_away(stage: &Stage, release: &Release, server: &Server) -> Role {
     let roles = stage.cluster.api::<Role>(&stage.namespace);
     let mut role = roles.get(&release.fullname()).await.unwrap();
+    let leader = release.settled(server).await;
     roles.replace(&release.fullname(), &PostParams::default(), &without_patch_of_pods(&role)).await.unwrap();
     role.metadata.resource_version = None;
-    let leader = release.settled(server).await;
     let label = Patch::Merge(json!({"metadata": {"labels": {ROLE: null}}}));
     let pods = stage.cluster.api::<Pod>(&stage.namespace);
     pods.patch(&leader.name, &PatchParams::default(), &label).await.unwrap();

@@ -65,7 +65,8 @@ pub(crate) async fn without_its_permissions_it_leads_and_exports_unlabelled(stag
     permitted(&release, "list", "pods", false).await;
     recording.fault("no permission is left", Duration::ZERO);
     // That it exports all the time is told by the checker: a scrape that is late is no gap.
-    throughout(DENIED, "nobody else leads", async || recording.exporting().iter().all(|name| *name == leader.name)).await;
+    throughout(DENIED, "nobody else leads", async || recording.exporting().iter().all(|name| *name == leader.name))
+        .await;
     let leader = hand_over(&stage, &release, &recording, WITHOUT_ANY, &leader.name).await;
 
     recording.fault("the permissions are given back", Duration::ZERO);
@@ -100,11 +101,10 @@ pub(crate) async fn labels_edited_by_hand_are_set_right(stage: Arc<Stage>) {
         ("the leader's label is taken away", &[(&leader, Value::Null)]),
         ("the leader's label says standby", &[(&leader, json!("standby"))]),
         ("a standby is labelled leader", &[(first, json!("leader"))]),
-        ("only the standbys are labelled leader", &[
-            (&leader, Value::Null),
-            (first, json!("leader")),
-            (second, json!("leader")),
-        ]),
+        (
+            "only the standbys are labelled leader",
+            &[(&leader, Value::Null), (first, json!("leader")), (second, json!("leader"))],
+        ),
     ];
     let pods = stage.cluster.api::<Pod>(&stage.namespace);
     for (edit, labels) in edits {
@@ -163,7 +163,12 @@ pub(crate) async fn a_stolen_token_gives_no_role_to_another_pod(stage: Arc<Stage
         (&stolen, other, json!({"metadata": {"labels": {ROLE: null}}}), "gives no role to Pod"),
         (&stolen, other, annotated(annotation), "may remove the annotations of Pod"),
         (&stolen, own, json!({"metadata": {"labels": {ROLE: "king"}}}), "is no role of a collector"),
-        (&stolen, own, json!({"metadata": {"labels": {"app.kubernetes.io/instance": "x"}}}), "does not change the labels"),
+        (
+            &stolen,
+            own,
+            json!({"metadata": {"labels": {"app.kubernetes.io/instance": "x"}}}),
+            "does not change the labels",
+        ),
         (&stolen, own, annotated("example.com/any"), "does not change the annotations"),
         (&stolen, own, json!({"metadata": {"finalizers": ["example.com/any"]}}), "changes nothing of a Pod but"),
         (&stolen, own, image, "changes nothing of a Pod but"),
@@ -181,7 +186,8 @@ pub(crate) async fn a_stolen_token_gives_no_role_to_another_pod(stage: Arc<Stage
     stolen.patch(own, &PatchParams::default(), &leads).await.unwrap();
     let before = set_right(&release, &leader, &leader);
     stolen.patch(&leader.name, &PatchParams::default(), &labelled(&Value::Null)).await.unwrap();
-    eventually(REPAIRED, "the leader has its label again", async || set_right(&release, &leader, &leader) > before).await;
+    eventually(REPAIRED, "the leader has its label again", async || set_right(&release, &leader, &leader) > before)
+        .await;
     assert_eq!(release.settled_within(&server, REPAIRED).await.name, leader.name);
 
     hand_over(&stage, &release, &recording, FAULT, &leader.name).await;

@@ -2,7 +2,12 @@
 
 mod alerts;
 mod authority;
+mod install;
 mod monitoring;
+mod neighbours;
+mod rollout;
+mod scaling;
+mod sidecar;
 mod takeovers;
 
 use std::sync::Arc;
@@ -50,6 +55,13 @@ pub(crate) static SCENARIOS: &[Scenario] = scenarios![
     Together: authority::a_stolen_token_gives_no_role_to_another_pod,
     Together: monitoring::every_replica_is_a_target_and_every_queue_has_one_series,
     Together: monitoring::every_query_of_the_dashboard_has_data,
+    Together: install::the_chart_is_installed_with_its_defaults,
+    Together: install::the_manifests_are_applied_with_an_overlay,
+    Together: neighbours::two_releases_with_different_keys_lead_each_on_its_own,
+    Together: neighbours::two_releases_with_one_key_have_one_leader,
+    Together: rollout::an_upgrade_a_change_of_values_and_a_rollback_hand_over_once_and_an_uninstall_leaves_nothing,
+    Together: scaling::the_leader_stays_when_replicas_come_and_go,
+    Together: sidecar::a_worker_is_elected_and_its_service_follows,
     Alone: takeovers::the_leaders_pod_is_deleted,
     Alone: takeovers::the_leaders_process_is_killed,
 ];
