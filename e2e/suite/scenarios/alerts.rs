@@ -22,10 +22,10 @@ use crate::faults::cut;
 use crate::postgresql::{Server, add_queue};
 use crate::prometheus::eventually_seen;
 use crate::recording::Recording;
-use crate::release::Release;
+use crate::release::{Release, value};
 use crate::stage::Stage;
 use crate::wait::eventually;
-use crate::watched::ROLE;
+use crate::watched::{ROLE, Replica};
 
 /// From a fault to all of its alerts. The slowest waits for five minutes without a request, and then for one more.
 const FIRING: Duration = Duration::from_secs(540);
@@ -171,21 +171,33 @@ async fn change_leader(server: &Server, release: &Release) {
     let bound = release.bound(Fault::BackendTerminated);
     let recording: Recording = release.record().await;
     for _ in 0..CHANGES {
-        release.settled(server).await;
+        let leader = release.settled(server).await;
+        let before = term(&leader);
         recording.fault("the leader's session is ended", bound);
         server.terminate_holder_of(release.lock_key()).await;
-        eventually(NEXT, "the leader withdraws", async || recording.exporting().is_empty()).await;
+        eventually(NEXT, "there is another term", async || {
+            release.replicas().iter().filter_map(term).any(|term| Some(term) > before)
+        })
+        .await;
     }
     release.settled(server).await;
     recording.finish().assert_kept();
+}
+
+/// The number of the term that a replica holds.
+fn term(replica: &Replica) -> Option<f64> {
+    value(replica, "retsu_collector_term ")
 }
 
 /// Waits until exactly these alerts of a release fire.
 async fn fires(stage: &Stage, release: &Release, expected: &BTreeSet<String>) {
     let mut firing = BTreeSet::new();
     eventually_seen(FIRING, &format!("of {} these fire: {expected:?}", release.name()), async || {
-        firing = stage.cluster.prometheus().firing_of(&stage.namespace, &release.fullname()).await;
-        println!("{}: {firing:?}", release.name());
+        let now = stage.cluster.prometheus().firing_of(&stage.namespace, &release.fullname()).await;
+        if now != firing {
+            println!("{}: {now:?}", release.name());
+        }
+        firing = now;
         firing == *expected
     })
     .await;

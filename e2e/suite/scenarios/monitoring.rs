@@ -85,36 +85,37 @@ pub(crate) async fn every_query_of_the_dashboard_has_data(stage: Arc<Stage>) {
     recording.fault(ENDED, bound);
     server.terminate_sessions().await;
     let queries = Dashboard::read(&release, &stage);
-    let shows = async |title: &'static str| {
-        eventually_seen(SHOWN, &format!("the dashboard shows {title}"), async || {
-            queries.without_data(&stage, Some(title)).await.is_empty()
+    let shows = async |title: Option<&'static str>| {
+        let what = format!("the dashboard shows {}", title.unwrap_or("everything"));
+        let mut before = Vec::new();
+        eventually_seen(SHOWN, &what, async || {
+            let without = queries.without_data(&stage, title).await;
+            if without != before {
+                println!("{what}, but for {without:#?}");
+            }
+            before = without;
+            before.is_empty()
         })
         .await;
     };
-    shows("Terms that ended in a failure").await;
+    shows(Some("Terms that ended in a failure")).await;
     release.settled(&server).await;
     let binding = stage.cluster.api::<RoleBinding>(&stage.namespace);
     binding.delete(&release.fullname(), &DeleteParams::default()).await.unwrap();
-    shows("Denied").await;
+    shows(Some("Denied")).await;
 
-    recording.outage(UNREADABLE, bound, Duration::ZERO);
+    recording.fault(UNREADABLE, bound);
     server.execute("REVOKE SELECT ON queue FROM collector").await;
-    shows("Failures").await;
+    shows(Some("Failures")).await;
     server.execute("REVOKE CONNECT ON DATABASE retsu FROM collector").await;
     server.terminate_sessions().await;
-    shows("Refused").await;
+    shows(Some("Refused")).await;
     server.execute("GRANT CONNECT ON DATABASE retsu TO collector; GRANT SELECT ON queue TO collector").await;
     recording.over();
     eventually_seen(SHOWN, "a replica exports again", async || !recording.exporting().is_empty()).await;
     recording.finish().assert_kept();
 
-    let mut missing = Vec::new();
-    eventually_seen(SHOWN, "every query has data", async || {
-        missing = queries.without_data(&stage, None).await;
-        println!("without data: {missing:?}");
-        missing.is_empty()
-    })
-    .await;
+    shows(None).await;
 }
 
 /// Waits until the replicas of a release, and nobody else, are its targets, and all of them are up.
