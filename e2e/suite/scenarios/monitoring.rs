@@ -80,9 +80,9 @@ pub(crate) async fn every_query_of_the_dashboard_has_data(stage: Arc<Stage>) {
     let values = json!({"database": {"existingSecret": {"name": "collector"}}});
     let release = Release::install(&stage, &server, values).await;
     every_replica_is_up(&stage, &release).await;
-    let bound = release.bound(Fault::BackendTerminated);
+    let [ended, returned] = [Fault::BackendTerminated, Fault::ServerRestarted].map(|fault| release.bound(fault));
     let recording = release.record().await;
-    recording.fault(ENDED, bound);
+    recording.fault(ENDED, ended);
     server.terminate_sessions().await;
     let queries = Dashboard::read(&release, &stage);
     let shows = async |title: Option<&'static str>| {
@@ -104,7 +104,7 @@ pub(crate) async fn every_query_of_the_dashboard_has_data(stage: Arc<Stage>) {
     binding.delete(&release.fullname(), &DeleteParams::default()).await.unwrap();
     shows(Some("Denied")).await;
 
-    recording.fault(UNREADABLE, bound);
+    recording.fault(UNREADABLE, returned);
     server.execute("REVOKE SELECT ON queue FROM collector").await;
     shows(Some("Failures")).await;
     server.execute("REVOKE CONNECT ON DATABASE retsu FROM collector").await;
