@@ -61,11 +61,19 @@ pub(crate) async fn every_replica_is_a_target_and_every_queue_has_one_series(sta
     let history = prometheus.history(&each, stage.began()).await;
     let expected = 2 * QUEUES.len() * 3;
     assert_eq!(history.len(), expected, "series: {:?}", history.iter().map(|one| &one.labels).collect::<Vec<_>>());
+    let became = format!(
+        "sum by (job) (retsu_collector_leader_transitions_total{{namespace=\"{}\", to=\"leader\"}})",
+        stage.namespace
+    );
+    let became = prometheus.query(&became).await;
     for series in history {
+        // A machine that is too slow for the lease changes the leader without being asked, and that is no missing series.
+        let leaders = became.iter().find(|leaders| leaders.labels["job"] == series.labels["job"]).unwrap().samples[0].1;
         let times: Vec<_> = series.samples.iter().map(|(time, _)| *time).collect();
         let [first, .., last] = times[..] else { panic!("{series:?}") };
         assert!(last - first >= UNDISTURBED.as_secs_f64(), "{:?} for {} s only", series.labels, last - first);
-        assert!(times.windows(2).all(|pair| pair[1] - pair[0] < 1.5), "{series:?} has a gap");
+        let gaps = times.windows(2).filter(|pair| pair[1] - pair[0] > 1.5).count();
+        assert!((gaps as f64) < leaders, "{series:?} has {gaps} gaps, with {leaders} leaders");
         assert!(series.samples.iter().all(|(_, count)| *count == 1.0), "{series:?} is not one");
     }
 }
