@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::events::v1::Event;
@@ -138,9 +138,7 @@ impl Release {
         let deployment = format!("deployment/{}", self.fullname());
         let wanted = self.kubectl(&["get", &deployment, "--output=jsonpath={.spec.replicas}"]).await;
         let wanted: usize = wanted.parse().unwrap();
-        let mut leader = None;
-        let mut last = String::new();
-        eventually(limit, &format!("{} has settled", self.fullname()), async || {
+        found(limit, &format!("{} has settled", self.fullname()), async || {
             let replicas = self.replicas();
             let ready = replicas.iter().filter(|replica| replica.ready).count();
             let holder = server.holder_of(self.lock_key).await;
@@ -148,14 +146,12 @@ impl Release {
             let endpoints = self.stage.watched.seen().endpoints_of(&self.leader_service());
             let exporting: Vec<_> = replicas.iter().filter(|replica| exports(replica)).map(|replica| &replica.name).collect();
             let labels: Vec<_> = labelled.iter().map(|replica| &replica.name).collect();
-            last = format!("{ready} of {wanted} ready, holder {holder:?}, labelled {labels:?}, exporting {exporting:?}, endpoints {endpoints:?}");
-            let [one] = &labelled[..] else { return false };
+            let seen = format!("{ready} of {wanted} ready, holder {holder:?}, labelled {labels:?}, exporting {exporting:?}, endpoints {endpoints:?}");
+            let [one] = &labelled[..] else { return Err(seen) };
             let agree = one.address == holder && exporting == [&one.name] && endpoints.iter().eq([&one.name]);
-            leader = Some(one.clone()).filter(|_| agree && ready == wanted && replicas.len() == wanted);
-            leader.is_some()
+            if agree && ready == wanted && replicas.len() == wanted { Ok(one.clone()) } else { Err(seen) }
         })
-        .await;
-        leader.unwrap_or_else(|| panic!("{last}"))
+        .await
     }
 
     /// Begins to record its replicas and its leader Service.
@@ -250,6 +246,21 @@ impl Release {
         let events = events.items.into_iter().filter(about);
         events.map(|event| (event.reason.unwrap_or_default(), event.note.unwrap_or_default())).collect()
     }
+}
+
+/// Waits until `look` finds something, and fails with what it saw last when it does not within `limit`.
+pub(crate) async fn found<T>(limit: Duration, what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let mut found = None;
+    let began = Instant::now();
+    eventually(limit + PERIOD, what, async || {
+        match look().await {
+            Ok(one) => found = Some(one),
+            Err(seen) => assert!(began.elapsed() < limit, "not within {limit:?}: {what}: {seen}"),
+        }
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
 }
 
 /// The exposition of a replica.

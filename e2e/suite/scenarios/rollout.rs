@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::postgresql::Server;
 use crate::recorded::{Recorded, TakeOver};
 use crate::recording::Recording;
-use crate::release::{Release, image};
+use crate::release::{Release, exposition, exposition_at, image};
 use crate::stage::Stage;
 use crate::wait::eventually;
 use crate::watched::Replica;
@@ -87,7 +87,7 @@ async fn roll_out(
     new
 }
 
-/// The Events of both say so.
+/// The Events of both say so, and the ClusterIP leads to the new one.
 async fn handed_over(release: &Release, old: &Replica, new: &Replica) {
     eventually(TOLD, "an Event tells of the old leader's end, and why", async || {
         let events = release.events_of(&old.name).await;
@@ -96,6 +96,14 @@ async fn handed_over(release: &Release, old: &Replica, new: &Replica) {
     .await;
     eventually(TOLD, "an Event tells of the new leader", async || {
         release.events_of(&new.name).await.iter().any(|(reason, _)| reason == "LeadershipAcquired")
+    })
+    .await;
+    let cluster_ip = release.cluster_ip().await;
+    let term =
+        |text: Option<String>| text?.lines().find(|line| line.starts_with("retsu_collector_term ")).map(str::to_owned);
+    eventually(TOLD, "the ClusterIP leads to the new leader", async || {
+        let own = term(exposition(new));
+        own.is_some() && own == term(exposition_at(cluster_ip))
     })
     .await;
 }
@@ -135,7 +143,7 @@ async fn nothing_is_left(stage: &Stage, release: &Release, server: &Server) {
     let mut left = String::new();
     eventually(GONE, "the release is gone", async || {
         left = release.kubectl(&["get", &kinds, "--all-namespaces", "--output=name", "--selector", &instance]).await;
-        left.trim().is_empty()
+        left.is_empty()
     })
     .await;
     let revisions = ["get", "secrets,configmaps", "--output=name", "--selector=owner=helm"];

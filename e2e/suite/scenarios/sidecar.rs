@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 
 use crate::postgresql::{IMAGE, Server};
-use crate::release::image;
+use crate::release::{found, image};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::Replica;
@@ -111,23 +111,19 @@ async fn leading(stage: &Stage) -> BTreeSet<String> {
 
 /// Waits until both workers are ready, and lock, answer, label and Service agree on one.
 async fn elected(stage: &Stage, server: &Server) -> Replica {
-    let mut elected = None;
-    let mut last = String::new();
-    eventually(SETTLED, "two workers agree on one", async || {
+    found(SETTLED, "two workers agree on one", async || {
         let workers = workers(stage);
         let labelled: Vec<_> = workers.iter().filter(|worker| worker.role.as_deref() == Some("leader")).collect();
         let (holder, leading) = (server.holder_of(LOCK_KEY).await, leading(stage).await);
         let routed = stage.watched.seen().endpoints_of("worker-leader");
-        last = format!("{workers:?}, holder {holder:?}, told to lead {leading:?}, endpoints {routed:?}");
-        let [one] = &labelled[..] else { return false };
+        let seen = format!("{workers:?}, holder {holder:?}, told to lead {leading:?}, endpoints {routed:?}");
+        let [one] = &labelled[..] else { return Err(seen) };
         let own = BTreeSet::from([one.name.clone()]);
         let agree = one.address == holder && leading == own && routed == own;
-        elected =
-            Some((*one).clone()).filter(|_| agree && workers.len() == 2 && workers.iter().all(|worker| worker.ready));
-        elected.is_some()
+        let ready = workers.len() == 2 && workers.iter().all(|worker| worker.ready);
+        if agree && ready { Ok((*one).clone()) } else { Err(seen) }
     })
-    .await;
-    elected.unwrap_or_else(|| panic!("{last}"))
+    .await
 }
 
 /// Waits until the worker itself has said something.
