@@ -17,7 +17,7 @@ use retsu_collector::election::Fault;
 use serde_json::{Value, json};
 
 use super::authority::without_patch_of_pods;
-use super::monitoring::every_replica_is_up;
+use super::monitoring::{DISCOVERED, every_replica_is_up};
 use crate::faults::cut;
 use crate::postgresql::{Server, add_queue};
 use crate::prometheus::eventually_seen;
@@ -78,7 +78,7 @@ pub(crate) async fn fire_when_their_fault_is_made_and_resolve_when_it_is_mended(
     join_all(releases.iter().map(async |release| {
         release.settled(&server).await;
         every_replica_is_up(&stage, release).await;
-        a_leader_is_known(&stage, release).await;
+        nothing_is_wrong(&stage, release).await;
     }))
     .await;
     let [nobody, _, _, away, unlabelled, moving] = &releases[..] else { unreachable!("as many as have names") };
@@ -122,15 +122,14 @@ pub(crate) async fn fire_when_their_fault_is_made_and_resolve_when_it_is_mended(
     }
 }
 
-/// Waits until Prometheus has a leader at a step of the rules: one that it never had is missed by none of them.
-async fn a_leader_is_known(stage: &Stage, release: &Release) {
-    let leader = format!(
-        "max_over_time((retsu_collector_leader{{namespace=\"{}\", job=\"{}\"}} == 1)[1h:15s])",
-        stage.namespace,
-        release.fullname()
-    );
-    eventually_seen(NEXT, &format!("Prometheus knows a leader of {}", release.name()), async || {
-        !stage.cluster.prometheus().query(&leader).await.is_empty()
+/// Waits until Prometheus has a leader at a step of the rules, as one that it never had is missed by none of them, and no
+/// alert is even pending.
+async fn nothing_is_wrong(stage: &Stage, release: &Release) {
+    let of_release = format!("namespace=\"{}\", job=\"{}\"", stage.namespace, release.fullname());
+    let leader = format!("max_over_time((retsu_collector_leader{{{of_release}}} == 1)[1h:15s])");
+    let healthy = format!("{leader} unless on () ALERTS{{{of_release}}}");
+    eventually_seen(DISCOVERED, &format!("Prometheus finds nothing wrong with {}", release.name()), async || {
+        !stage.cluster.prometheus().query(&healthy).await.is_empty()
     })
     .await;
 }
