@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, PostParams};
 use retsu_collector::election::Fault;
 use serde_json::{Value, json};
 
@@ -108,9 +108,12 @@ pub(crate) async fn every_query_of_the_dashboard_has_data(stage: Arc<Stage>) {
     };
     shows(Some("Terms that ended in a failure")).await;
     release.settled(&server).await;
-    let binding = stage.cluster.api::<RoleBinding>(&stage.namespace);
-    binding.delete(&release.fullname(), &DeleteParams::default()).await.unwrap();
+    let bindings = stage.cluster.api::<RoleBinding>(&stage.namespace);
+    let mut binding = bindings.get(&release.fullname()).await.unwrap();
+    bindings.delete(&release.fullname(), &DeleteParams::default()).await.unwrap();
     shows(Some("Denied")).await;
+    binding.metadata.resource_version = None;
+    bindings.create(&PostParams::default(), &binding).await.unwrap();
 
     recording.fault(UNREADABLE, returned);
     server.execute("REVOKE SELECT ON queue FROM collector").await;
