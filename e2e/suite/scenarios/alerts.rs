@@ -90,8 +90,11 @@ pub(crate) async fn fire_when_their_fault_is_made_and_resolve_when_it_is_mended(
     for replica in away.replicas() {
         cut(&stage, &replica, control_plane).await;
     }
-    // Of these two nobody ever ceases to lead.
     let undisturbed = [away.record_every(PERIOD).await, unlabelled.record_every(PERIOD).await];
+    for (recording, release) in undisturbed.iter().zip([away, unlabelled]) {
+        // Without the API the leader goes on. What a slow machine does to it in all these minutes is a pause.
+        recording.fault("a pause", release.bound(Fault::PausedIdle));
+    }
     let role = take_label_away(&stage, unlabelled, &server).await;
     change_leader(&server, moving).await;
     server.execute(&add_queue("videos")).await;
