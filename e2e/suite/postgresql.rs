@@ -189,8 +189,27 @@ impl Server {
 
     /// Ends the session that holds the lock, and waits for its end.
     pub(crate) async fn terminate_holder(&self) {
-        self.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted")
-            .await;
+        self.terminate_holder_of(LOCK_KEY).await;
+    }
+
+    /// The same, of another lock.
+    pub(crate) async fn terminate_holder_of(&self, (class, object): (i32, i32)) {
+        self.execute(&format!(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 \
+             AND classid = ({class}::bigint & 4294967295)::oid AND objid = ({object}::bigint & 4294967295)::oid"
+        ))
+        .await;
+    }
+
+    /// Makes a role that may connect and read the queues and nothing else, and a Secret of its name with its URL.
+    pub(crate) async fn reader(&self, name: &str) {
+        self.execute(&format!(
+            "REVOKE CONNECT ON DATABASE retsu FROM PUBLIC; CREATE ROLE {name} LOGIN PASSWORD '{}'; \
+             GRANT CONNECT ON DATABASE retsu TO {name}; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}",
+            self.password
+        ))
+        .await;
+        self.secret(name, &format!("postgres://{name}:{}@{}:5432/retsu", self.password, self.name)).await;
     }
 
     async fn pg_ctl(&self, arguments: &[&str]) {

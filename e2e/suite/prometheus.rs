@@ -1,6 +1,6 @@
 //! What the real Prometheus of the cluster has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
@@ -9,8 +9,13 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use serde_json::Value;
 
+use crate::wait::eventually;
+
 /// The longest that a query may take.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// How often the Prometheus of the suite scrapes and evaluates.
+pub(crate) const EVALUATION: Duration = Duration::from_secs(5);
 
 /// The Prometheus that the Operator runs.
 #[derive(Clone, Debug)]
@@ -66,6 +71,18 @@ impl Prometheus {
         alerts.into_iter().filter_map(|mut series| series.labels.remove("alertname")).collect()
     }
 
+    /// The alerts of one job that fire now.
+    pub(crate) async fn firing_of(&self, namespace: &str, job: &str) -> BTreeSet<String> {
+        let alerts = self.query(&firing(namespace, job)).await;
+        alerts.into_iter().filter_map(|mut series| series.labels.remove("alertname")).collect()
+    }
+
+    /// The alerts of one job that fired at any time since `from`.
+    pub(crate) async fn fired(&self, namespace: &str, job: &str, from: SystemTime) -> BTreeSet<String> {
+        let alerts = self.history(&firing(namespace, job), from).await;
+        alerts.into_iter().filter_map(|mut series| series.labels.remove("alertname")).collect()
+    }
+
     async fn get(&self, what: &str, parameters: &[(&str, &str)]) -> Vec<Series> {
         let mut url = url::Url::parse(&format!("http://{}/api/v1/{what}", self.address)).unwrap();
         url.query_pairs_mut().extend_pairs(parameters);
@@ -74,6 +91,20 @@ impl Prometheus {
         assert_eq!(answer["status"], "success", "{parameters:?}: {answer}");
         answer["data"]["result"].as_array().unwrap().iter().map(series).collect()
     }
+}
+
+/// Waits until `condition` holds, and looks no oftener than Prometheus evaluates.
+pub(crate) async fn eventually_seen(limit: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let mut looks = tokio::time::interval(EVALUATION);
+    eventually(limit, what, async || {
+        looks.tick().await;
+        condition().await
+    })
+    .await;
+}
+
+fn firing(namespace: &str, job: &str) -> String {
+    format!("ALERTS{{namespace=\"{namespace}\", job=\"{job}\", alertstate=\"firing\"}}")
 }
 
 fn series(result: &Value) -> Series {

@@ -226,6 +226,19 @@ impl Release {
         SocketAddr::new(service.spec.and_then(|spec| spec.cluster_ip).unwrap().parse().unwrap(), PORT)
     }
 
+    /// The lock of its values.
+    pub(crate) fn lock_key(&self) -> (i32, i32) {
+        self.lock_key
+    }
+
+    /// Whether a service account of the namespace may do something.
+    pub(crate) async fn can(&self, account: &str, verb: &str, resource: &str) -> bool {
+        let namespace = &self.stage.namespace;
+        let account = format!("system:serviceaccount:{namespace}:{account}");
+        let question = ["auth", "can-i", verb, resource, "--namespace", namespace, "--as", &account];
+        self.stage.cluster.try_kubectl(&question).await.is_ok()
+    }
+
     /// Reason and note of every Event that is about a Pod.
     pub(crate) async fn events_of(&self, pod: &str) -> Vec<(String, String)> {
         let events = self.stage.cluster.api::<Event>(&self.stage.namespace).list(&ListParams::default()).await.unwrap();
@@ -268,6 +281,13 @@ pub(crate) fn exports(replica: &Replica) -> bool {
 /// The value of the line of a replica's exposition that begins with `series`.
 pub(crate) fn value(replica: &Replica, series: &str) -> Option<f64> {
     exposition(replica)?.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+}
+
+/// What a replica says at `/leader`.
+pub(crate) async fn says(replica: &Replica) -> Option<Value> {
+    let url = format!("http://{}/leader", SocketAddr::new(replica.address?, PORT));
+    let answer = reqwest::get(url).await.ok()?;
+    serde_json::from_slice(&answer.bytes().await.ok()?).ok()
 }
 
 /// The image under test, the Secret, and everything that Prometheus needs.

@@ -72,6 +72,11 @@ impl Stage {
         Self { cluster, namespace, watched, report, began: SystemTime::now(), undo, ended, may_restart }
     }
 
+    /// When the scenario began.
+    pub(crate) fn began(&self) -> SystemTime {
+        self.began
+    }
+
     /// Runs a script on a node that [`Self::mend`] undoes by another.
     pub(crate) async fn disturb(&self, node: &str, script: &str, undo: &str) {
         self.undo.lock().unwrap().push(Undo::Run { node: node.to_owned(), script: undo.to_owned() });

@@ -1,8 +1,11 @@
 //! Every scenario: what is done to an installation, and what has to hold.
 
+mod alerts;
+mod authority;
 mod cuts;
 mod database;
 mod install;
+mod monitoring;
 mod neighbours;
 mod network_policy;
 mod nodes;
@@ -56,6 +59,12 @@ pub(crate) static SCENARIOS: &[Scenario] = scenarios![
     Patient: cuts::the_leader_is_cut_from_the_api_server_and_then_from_both,
     Together: database::the_server_restarts_or_ends_the_lock_session,
     Together: database::a_pooler_is_refused_in_transaction_mode_and_led_through_in_session_mode,
+    Patient: alerts::fire_when_their_fault_is_made_and_resolve_when_it_is_mended,
+    Together: authority::without_its_permissions_it_leads_and_exports_unlabelled,
+    Together: authority::labels_edited_by_hand_are_set_right,
+    Together: authority::a_stolen_token_gives_no_role_to_another_pod,
+    Together: monitoring::every_replica_is_a_target_and_every_queue_has_one_series,
+    Together: monitoring::every_query_of_the_dashboard_has_data,
     Together: install::the_chart_is_installed_with_its_defaults,
     Together: install::the_manifests_are_applied_with_an_overlay,
     Together: neighbours::two_releases_with_different_keys_lead_each_on_its_own,
