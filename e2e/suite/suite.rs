@@ -41,9 +41,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     // Those that mostly wait have threads of their own beside the others, and end before the cluster is disturbed.
     let conclusions = std::thread::scope(|scope| {
         let patient = scope.spawn(|| phase(Phase::Patient, SCENARIOS.len()));
-        let together = phase(Phase::Together, TOGETHER);
+        let others = [phase(Phase::Together, TOGETHER), phase(Phase::Measured, 1)];
         let patient = patient.join().unwrap();
-        [patient, together, phase(Phase::Alone, 1)]
+        [&others[..], &[patient, phase(Phase::Alone, 1)]].concat()
     });
     let report = report.lock().unwrap();
     report.publish();

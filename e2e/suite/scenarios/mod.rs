@@ -29,7 +29,9 @@ pub(crate) enum Phase {
     Patient,
     /// With others that leave nodes and API server alone.
     Together,
-    /// With nothing: it disturbs the cluster, or measures.
+    /// With those that wait: it measures.
+    Measured,
+    /// With nothing: it disturbs nodes or the control plane.
     Alone,
 }
 
@@ -78,8 +80,8 @@ pub(crate) static SCENARIOS: &[Scenario] = scenarios![
     Together: scaling::the_leader_stays_when_replicas_come_and_go,
     Together: sidecar::a_worker_is_elected_and_its_service_follows,
     Alone: network_policy::the_network_policy_lets_through_what_is_listed_and_nothing_else,
-    Alone: takeovers::the_leaders_pod_is_deleted,
-    Alone: takeovers::the_leaders_process_is_killed,
+    Measured: takeovers::the_leaders_pod_is_deleted,
+    Measured: takeovers::the_leaders_process_is_killed,
     Alone: nodes::the_leaders_node_is_cordoned_and_drained,
     Alone: nodes::the_leaders_node_is_lost,
     Together: processes::the_leaders_process_is_stopped_and_continued,
