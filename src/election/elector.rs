@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::advert::Advert;
@@ -149,6 +149,8 @@ impl Campaign {
 
     async fn run(mut self) -> Result<(), ElectionError> {
         let stop = self.stop.clone();
+        self.give_way().await;
+        // What became free before is found by the first attempt.
         let mut vacancies = self.elector.platform.vacancies();
         while !stop.is_cancelled() {
             self.elector.liveness.tick(self.allowance);
@@ -188,6 +190,15 @@ impl Campaign {
             }
         }
         Ok(())
+    }
+
+    /// Lets those who stand by already try first, once each. They have seen the last holder and may have proof of its
+    /// end, where a process that has just started has to serve the whole take-over wait. To give way for longer than
+    /// that would be worse.
+    async fn give_way(&self) {
+        let turn = self.elector.settings.leadership_retry_interval.min(self.elector.timing.take_over_wait());
+        let nobody = self.elector.platform.nobody_stands_by();
+        _ = self.stop.run_until_cancelled(timeout(turn, nobody)).await;
     }
 
     #[tracing::instrument(name = "attempt", skip_all)]

@@ -45,6 +45,9 @@ pub trait Platform: Send + Sync {
     /// lock is freed after that.
     fn withdrawal_told(&self, term: Term) -> BoxFuture<'static, ()>;
 
+    /// Resolves once no other replica is known to stand by; while one does, or nothing is known, it waits.
+    fn nobody_stands_by(&self) -> BoxFuture<'static, ()>;
+
     /// A count of the occasions on which another holder of the lock seemed to give up its place.
     fn vacancies(&self) -> watch::Receiver<u64>;
 }
@@ -59,6 +62,10 @@ impl Platform for Standalone {
     }
 
     fn withdrawal_told(&self, _term: Term) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
+    }
+
+    fn nobody_stands_by(&self) -> BoxFuture<'static, ()> {
         ready(()).boxed()
     }
 

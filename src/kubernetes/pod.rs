@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 
 use super::note::TermNote;
@@ -26,6 +26,8 @@ pub(super) struct PodState {
     pub(super) cost: Option<String>,
     /// Whether the kubelet, or who watches over its node, says that the Pod is not ready: no Service leads to it.
     pub(super) unready: bool,
+    /// Whether it says that it is ready, and nobody has asked it to go.
+    pub(super) stays: bool,
     pub(super) containers: Vec<ContainerState>,
 }
 
@@ -45,6 +47,10 @@ impl PodState {
         let statuses = pod.status.iter().flat_map(|status| {
             [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten()
         });
+        let conditions = || {
+            let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            conditions.filter(|condition| condition.type_ == "Ready").map(|condition| condition.status.as_str())
+        };
         Self {
             name: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
@@ -52,7 +58,8 @@ impl PodState {
             role: pod.labels().get(&settings.role_label).cloned(),
             note: pod.annotations().get(&settings.term_annotation).cloned(),
             cost: pod.annotations().get(DELETION_COST).cloned(),
-            unready: pod.status.iter().flat_map(|status| status.conditions.iter().flatten()).any(is_unready),
+            unready: conditions().any(|status| status != "True"),
+            stays: conditions().any(|status| status == "True") && pod.metadata.deletion_timestamp.is_none(),
             containers: statuses.map(ContainerState::of).collect(),
         }
     }
@@ -60,6 +67,11 @@ impl PodState {
     /// Whether the Pod carries the leader label.
     pub(super) fn is_leader(&self) -> bool {
         self.role.as_deref() == Some(Role::Leader.as_str())
+    }
+
+    /// Whether the Pod is that of a standby which may take over at any time.
+    pub(super) fn stands_by(&self) -> bool {
+        self.stays && self.role.as_deref() == Some(Role::Standby.as_str())
     }
 
     /// What it says of its last term.
@@ -95,10 +107,6 @@ impl PodState {
         let terminated = self.containers.iter().flat_map(|container| &container.terminated);
         terminated.filter(move |(terminated, _)| terminated == id).map(|(_, at)| *at)
     }
-}
-
-fn is_unready(condition: &PodCondition) -> bool {
-    condition.type_ == "Ready" && condition.status != "True"
 }
 
 impl ContainerState {
@@ -157,9 +165,17 @@ mod tests {
     fn a_pod_is_unready_when_its_condition_says_anything_but_true() {
         for (ready, unready) in [("True", false), ("False", true), ("Unknown", true)] {
             let conditions = json!([{"type": "Initialized", "status": "False"}, {"type": "Ready", "status": ready}]);
-            assert_eq!(pod(json!({ "conditions": conditions })).unready, unready, "{ready}");
+            let read = pod(json!({ "conditions": conditions }));
+            assert_eq!((read.unready, read.stays), (unready, !unready), "{ready}");
         }
-        assert!(!pod(json!({})).unready, "nothing is said of it yet");
+        let silent = pod(json!({}));
+        assert!(!silent.unready && !silent.stays, "nothing is said of it yet");
+        let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+        let leaving: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "b", "deletionTimestamp": "2026-11-30T00:00:00Z"}, "status": ready,
+        }))
+        .unwrap();
+        assert!(!PodState::of(&leaving, &settings()).stays, "it was asked to go");
     }
 
     fn time(seconds: u64) -> String {
@@ -194,6 +210,7 @@ mod tests {
             note: Some("text".into()),
             cost: Some("100".into()),
             unready: false,
+            stays: false,
             containers: vec![of("worker", ("c://w", 3), &[]), of("retsu-collector", ("c://2", 8), &[("c://1", 7)])],
         };
         assert_eq!(read, wanted);

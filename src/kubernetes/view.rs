@@ -61,6 +61,11 @@ impl View {
         self.pods.values().filter(move |pod| pod.uid != uid)
     }
 
+    /// Whether it is known that none but the Pod `uid` is that of a standby.
+    pub(super) fn has_no_standby_but(&self, uid: &str) -> bool {
+        self.complete && !self.others(uid).any(PodState::stands_by)
+    }
+
     /// Whether a Pod other than `uid` seems to have given up the lead between `before` and this.
     pub(super) fn has_vacancy_since(&self, before: &Self, uid: &str) -> bool {
         before.others(uid).any(|was| vacated(was, self.pod(&was.uid)))
@@ -144,6 +149,17 @@ mod tests {
         view.apply(Event::Init);
         view.apply(Event::InitDone);
         assert_eq!(names(&view), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_standby_is_a_pod_that_is_ready_stays_and_says_so() {
+        let alone = |pods: &[PodState]| view(pods).has_no_standby_but("uid-a");
+        let standby = |name| pod(name, "standby", None, None);
+        assert!(alone(&[]) && alone(&[standby("a")]) && alone(&[standby("a"), leader("b", 6)]));
+        assert!(!alone(&[standby("a"), leader("b", 6), standby("c")]));
+        assert!(alone(&[PodState { role: None, ..standby("c") }]), "no replica has labelled it yet");
+        assert!(alone(&[PodState { stays: false, ..standby("c") }]), "it starts, or ends");
+        assert!(!View::default().has_no_standby_but("uid-a"), "nothing is known");
     }
 
     #[test]

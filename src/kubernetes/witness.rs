@@ -92,6 +92,15 @@ impl Platform for Witness {
         .boxed()
     }
 
+    fn nobody_stands_by(&self) -> BoxFuture<'static, ()> {
+        let (settings, mut view) = (Arc::clone(&self.settings), self.view.clone());
+        async move {
+            // An error says that nothing is watched any more.
+            _ = view.wait_for(|view| view.has_no_standby_but(&settings.pod.uid)).await;
+        }
+        .boxed()
+    }
+
     fn vacancies(&self) -> watch::Receiver<u64> {
         self.vacancies.clone()
     }

@@ -49,6 +49,7 @@ pub(in crate::kubernetes) fn pod(name: &str, role: &str, note: Option<&TermNote>
         note: note.map(ToString::to_string),
         cost: cost.map(str::to_owned),
         unready: false,
+        stays: true,
         containers: Vec::new(),
     }
 }

@@ -8,6 +8,7 @@ mod collector;
 mod drift;
 mod elect_only;
 mod events;
+mod giving_way;
 mod labels;
 mod lifecycle;
 mod manifests;

@@ -35,6 +35,10 @@ impl Platform for Faulty {
         self.told.clone().cancelled_owned().boxed()
     }
 
+    fn nobody_stands_by(&self) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
+
     fn vacancies(&self) -> watch::Receiver<u64> {
         self.vacancies.subscribe()
     }
