@@ -9,9 +9,11 @@ use kube::api::DeleteParams;
 use retsu_collector::election::Fault;
 use serde_json::{Value, json};
 
+use super::monitoring::DISCOVERED;
 use crate::enforcer::{ENFORCED, enforce};
 use crate::faults::pid_of;
 use crate::postgresql::{self, IMAGE, Server};
+use crate::prometheus::eventually_seen;
 use crate::release::{PORT, Release, SETTLED};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
@@ -19,9 +21,6 @@ use crate::watched::Replica;
 
 /// For how long nobody may lead without a way to the database: some attempts of each replica.
 const KEPT_OUT: Duration = Duration::from_secs(10);
-
-/// From a change of what may be reached to a scrape of every replica.
-const SCRAPED: Duration = Duration::from_secs(30);
 
 /// Who may reach the management port reaches it, and a replica reaches the database, DNS and the Kubernetes API; all else
 /// is refused, and would not be without the policy.
@@ -160,7 +159,7 @@ async fn scraped(stage: &Stage, release: &Release) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
     let wanted: Vec<_> = release.replicas().into_iter().map(|replica| replica.name).collect();
     let up = format!("timestamp(up{{namespace=\"{}\"}} == 1) > {now}", stage.namespace);
-    eventually(SCRAPED, "Prometheus scrapes every replica", async || {
+    eventually_seen(DISCOVERED, "Prometheus scrapes every replica", async || {
         let series = stage.cluster.prometheus().query(&up).await;
         wanted.iter().all(|pod| series.iter().any(|series| series.labels.get("pod") == Some(pod)))
     })
