@@ -178,13 +178,13 @@ chart-docs: $(HELM_DOCS) ## Write the README of the chart from its values
 	$(WRITE_README)
 
 .PHONY: e2e
-e2e: ## Run the end-to-end suite on a cluster of its own, which KEEP=1 keeps; ARGS="scale" runs some of it
+e2e: ## Run the end-to-end suite on a cluster of its own, which KEEP=1 keeps; ARGS="scaling" runs some of it
 	e2e/cluster/run $(MAKE)
 
 .PHONY: e2e-up
 e2e-up: $(if $(E2E_IMAGE),,image) $(KUBECTL) $(KIND) $(HELM) $(KUBE_ROUTER) $(PROMETHEUS) ## Bring that cluster up with all images, or bring the one that runs up to date
 	e2e/cluster/engine
-	@if [ "$$(e2e/cluster/node-image)" = $(E2E_NODE) ]; then $(MAKE) --no-print-directory --silent $(KUBE_APISERVER) $(ETCD) $(NODE_PROGRAMS) $(COREDNS) $(CRICTL); fi
+	@image=$$(e2e/cluster/node-image); if [ "$$image" = $(E2E_NODE) ]; then $(MAKE) --no-print-directory --silent $(KUBE_APISERVER) $(ETCD) $(NODE_PROGRAMS) $(COREDNS) $(CRICTL); fi
 	e2e/cluster/images
 	e2e/cluster/up
 	e2e/cluster/load $(RETSU_E2E_IMAGE) kind.local/postgresql:e2e
@@ -238,7 +238,7 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(PROMETHEUS) $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
+tools: $(PROMTOOL) $(PROMETHEUS) $(KUBE_ROUTER) $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
 
 # What has a recipe in common: the package, from the module that is its first prerequisite.
 $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS): package = k8s.io/kubernetes/cmd/$(@F)

@@ -88,7 +88,7 @@ impl Cluster {
 
     /// What kubectl prints, or what it complains of.
     pub(crate) async fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
-        run(built("kubectl").env("KUBECONFIG", &self.kubeconfig).args(arguments)).await
+        run(Command::new(built("kubectl")).env("KUBECONFIG", &self.kubeconfig).args(arguments)).await
     }
 
     /// What Helm prints, or what it complains of.
@@ -98,7 +98,7 @@ impl Cluster {
 
     /// A call of Helm.
     pub(crate) fn helm_command(&self, arguments: &[&str]) -> Command {
-        let mut helm = built("helm");
+        let mut helm = Command::new(built("helm"));
         let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-helm");
         for kind in ["CACHE", "CONFIG", "DATA"] {
             helm.env(format!("HELM_{kind}_HOME"), home.join(kind));

@@ -9,11 +9,11 @@ use tokio::process::Command;
 /// The longest that one command may take: Helm and kubectl wait for what they started.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A program that `make tools` or `make e2e-up` has built.
-pub(crate) fn built(program: &str) -> Command {
+/// Where a program is that `make tools` or `make e2e-up` has built.
+pub(crate) fn built(program: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(program);
     assert!(path.is_file(), "{} is not there: run `make e2e-up`", path.display());
-    Command::new(path)
+    path
 }
 
 /// Docker's client, the one of the Makefile.

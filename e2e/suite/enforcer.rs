@@ -1,11 +1,11 @@
 //! An enforcer of NetworkPolicies, for one scenario: kube-router's firewall, as a process of the nodes.
 
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
+use crate::command::built;
 use crate::stage::Stage;
 use crate::wait::eventually;
 
@@ -15,18 +15,19 @@ pub(crate) const ENFORCED: Duration = Duration::from_secs(30);
 /// Starts it on every worker, until [`Stage::mend`], which leaves no rule behind.
 pub(crate) async fn enforce(stage: &Stage) {
     let cluster = &stage.cluster;
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/kube-router");
-    assert!(program.is_file(), "{} is not there: run `make e2e-up`", program.display());
+    let program = built("kube-router");
     // What a kubelet may read is too little: policies, and Pods and namespaces of everybody.
     let administrator = cluster.on_node(&cluster.control_plane().name, "cat /etc/kubernetes/admin.conf").await;
     let mut kubeconfig = NamedTempFile::new().unwrap();
     kubeconfig.write_all(administrator.as_bytes()).unwrap();
     let files = [(&*program, "/usr/local/bin/kube-router"), (kubeconfig.path(), "/etc/kubernetes/kube-router.conf")];
     for host in cluster.hosts().iter().filter(|host| !host.is_control_plane) {
+        // Whatever of the rest fails, the administrator's credentials do not stay there.
+        stage.disturb(&host.name, ":", include_str!("enforcer/stop")).await;
         for (file, place) in files {
             cluster.engine(&["cp", file.to_str().unwrap(), &format!("{}:{place}", host.name)]).await;
         }
-        stage.disturb(&host.name, include_str!("enforcer/start"), include_str!("enforcer/stop")).await;
+        cluster.on_node(&host.name, include_str!("enforcer/start")).await;
         eventually(ENFORCED, &format!("kube-router guards {}", host.name), async || {
             let guards =
                 "tail /var/log/kube-router.log; kill -0 $(cat /run/kube-router.pid); iptables-save --table filter";

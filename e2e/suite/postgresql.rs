@@ -175,7 +175,7 @@ impl Server {
 
     /// Starts it again.
     pub(crate) async fn resume(&self) {
-        self.pg_ctl(&["-w", "-l", "/tmp/postgresql.log", "start"]).await;
+        self.pg_ctl(&["-w", "-l", "/proc/1/fd/1", "start"]).await;
     }
 
     /// Starts it again, and calls `accepts` as soon as it takes a connection.

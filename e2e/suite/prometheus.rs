@@ -65,12 +65,6 @@ impl Prometheus {
         self.get("query_range", &parameters).await
     }
 
-    /// The alerts that fire now, by name, of one namespace.
-    pub(crate) async fn firing(&self, namespace: &str) -> Vec<String> {
-        let alerts = self.query(&format!("ALERTS{{namespace=\"{namespace}\", alertstate=\"firing\"}}")).await;
-        alerts.into_iter().filter_map(|mut series| series.labels.remove("alertname")).collect()
-    }
-
     /// The alerts of one job that fire now.
     pub(crate) async fn firing_of(&self, namespace: &str, job: &str) -> BTreeSet<String> {
         let alerts = self.query(&firing(namespace, job)).await;

@@ -2,11 +2,13 @@
 //! did to nodes.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use futures_util::FutureExt;
 use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -92,14 +94,22 @@ impl Stage {
 
     /// Undoes what was done to nodes, the last first.
     pub(crate) async fn mend(&self) {
-        let undo = std::mem::take(&mut *self.undo.lock().unwrap());
-        for undo in undo.into_iter().rev() {
-            match undo {
-                Undo::Run { node, script } => drop(self.cluster.on_node(&node, &script).await),
-                Undo::Uncordon(node) => drop(self.cluster.kubectl(&["uncordon", &node]).await),
-                Undo::Start(node) => self.start(&node).await,
+        let mut failed = Vec::new();
+        loop {
+            let Some(undo) = self.undo.lock().unwrap().pop() else { break };
+            let undoing = async {
+                match &undo {
+                    Undo::Run { node, script } => drop(self.cluster.on_node(node, script).await),
+                    Undo::Uncordon(node) => drop(self.cluster.kubectl(&["uncordon", node]).await),
+                    Undo::Start(node) => self.start(node).await,
+                }
+            };
+            // One that fails keeps none of the others from being undone.
+            if AssertUnwindSafe(undoing).catch_unwind().await.is_err() {
+                failed.push(undo);
             }
         }
+        assert!(failed.is_empty(), "not undone: {failed:?}");
     }
 
     /// Starts a node that was lost, and waits until it is ready by its own word, which is younger than that.
@@ -154,15 +164,21 @@ impl Stage {
         assert!(doubled.is_empty(), "queues with two series: {doubled:?}");
     }
 
-    /// Writes down everything that is known of the namespace, for whoever looks into a failure.
-    pub(crate) async fn dump(&self, scenario: &str) {
+    /// Writes down everything that is known of the namespace, for whoever looks into a failure. Returns whether it could.
+    pub(crate) async fn dump(&self, scenario: &str) -> bool {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let directory = root.join("target/e2e/logs").join(scenario.replace("::", "."));
         let script = root.join("e2e/cluster/dump");
         let mut dump = tokio::process::Command::new(script);
         match run(dump.arg(&directory).arg(&self.namespace)).await {
-            Ok(_) => println!("{scenario}: logs, events and descriptions are in {}", directory.display()),
-            Err(complaint) => println!("{scenario}: nothing could be dumped: {complaint}"),
+            Ok(_) => {
+                println!("{scenario}: logs, events and descriptions are in {}", directory.display());
+                true
+            }
+            Err(complaint) => {
+                println!("{scenario}: nothing could be dumped: {complaint}");
+                false
+            }
         }
     }
 

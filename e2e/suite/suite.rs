@@ -70,11 +70,12 @@ async fn play(scenario: &'static Scenario, cluster: Arc<Cluster>, report: Arc<Mu
         stage.conclude().await;
     });
     let played = played.catch_unwind().await;
-    if played.is_err() {
-        // As it is, before anything is put right again.
+    // As it is, before anything is put right again; where that is the API server, after it.
+    let dumped = played.is_ok() || stage.dump(scenario.name).await;
+    stage.mend().await;
+    if !dumped {
         stage.dump(scenario.name).await;
     }
-    stage.mend().await;
     played.map_err(|_| format!("{} failed; its panic is printed above", scenario.name))?;
     stage.strike().await;
     Ok(())

@@ -192,7 +192,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// Lets those who stand by already try first, once each. They have seen the last holder and may have proof of its
+    /// Lets those who stand by already try first, for a retry interval, in which each of them tries once. They have seen the last holder and may have proof of its
     /// end, where a process that has just started has to serve the whole take-over wait. To give way for longer than
     /// that would be worse.
     async fn give_way(&self) {
@@ -252,12 +252,13 @@ impl Campaign {
     /// Remembers what the `holder` of the lock says of itself, which made an attempt fail.
     fn seen(&mut self, holder: Option<&Advert>, asked_at: BootInstant) {
         let sighting = holder.and_then(Advert::term).map(|term| Sighting { term, asked_at });
-        if self.sighting.map(|last| last.term) == sighting.map(|now| now.term) {
-            // A holder that stays can lead. One that is new may fail as this process did.
-            self.failures = 0;
-        } else {
+        let [before, now] = [self.sighting, sighting].map(|sighting| sighting.map(|sighting| sighting.term));
+        if before != now {
             // The place is taken.
             self.burst.end();
+        } else if now.is_some() {
+            // A holder that stays can lead. One that is new, or that nobody knows, may fail as this process did.
+            self.failures = 0;
         }
         self.sighting = sighting;
         let Some(holder) = holder else { return };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::checker::{Answer, Exported};
 
+/// The request of one scrape.
 pub(crate) const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: collector\r\n\r\n";
 
 /// One GET over the connection that is kept, or over a new one, on which every step may take `limit`.

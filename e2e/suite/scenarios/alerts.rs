@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::authority::without_patch_of_pods;
 use super::monitoring::{DISCOVERED, every_replica_is_up};
+use super::takeovers::NEXT;
 use crate::faults::cut;
 use crate::postgresql::{Server, add_queue};
 use crate::prometheus::eventually_seen;
@@ -32,9 +33,6 @@ const FIRING: Duration = Duration::from_secs(540);
 
 /// From the end of a fault to the end of its alerts.
 const RESOLVED: Duration = Duration::from_secs(150);
-
-/// From one fault to the next leader, whatever its bound: a miss is told by the checker, with more detail.
-const NEXT: Duration = Duration::from_secs(60);
 
 /// Time between two scrapes where nothing short is looked for.
 const PERIOD: Duration = Duration::from_millis(250);

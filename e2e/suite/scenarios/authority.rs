@@ -11,15 +11,13 @@ use kube::{Api, Client, Config};
 use retsu_collector::election::Fault;
 use serde_json::{Value, json};
 
+use super::takeovers::NEXT;
 use crate::postgresql::Server;
 use crate::recording::Recording;
 use crate::release::{Release, exposition, says, value};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::{ROLE, Replica};
-
-/// From a fault to the next leader, whatever its bound: a miss is told by the checker, with more detail.
-const NEXT: Duration = Duration::from_secs(60);
 
 /// From a change of what is permitted to its effect on everybody; a request that is refused is tried again after 4 s.
 const PERMITTED: Duration = Duration::from_secs(30);

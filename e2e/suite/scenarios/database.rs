@@ -59,11 +59,10 @@ pub(crate) async fn the_server_restarts_or_ends_the_lock_session(stage: Arc<Stag
     .await;
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
-    let mut report = stage.report.lock().unwrap();
     for fault in RESTARTED.map(|(fault, _)| fault).into_iter().chain([TERMINATED]) {
         let takeovers = recorded.takeovers(fault);
         assert!(takeovers.len() >= RUNS, "each run of {fault:?} interrupts the gauges: {takeovers:?}");
-        report.add(fault, takeovers);
+        stage.report.lock().unwrap().add(fault, takeovers);
     }
 }
 

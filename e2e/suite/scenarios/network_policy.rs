@@ -55,11 +55,13 @@ pub(crate) async fn the_network_policy_lets_through_what_is_listed_and_nothing_e
         let node = replica.node.clone().unwrap();
         let destinations = destinations(&stage, &server).await;
         for (what, address) in destinations.listed {
-            assert!(reaches(&stage, &replica, address).await, "a replica on {node} does not reach {what}");
+            let reached = format!("a replica on {node} reaches {what}");
+            eventually(ENFORCED, &reached, async || reaches(&stage, &replica, address).await).await;
         }
         let (what, address) = destinations.other;
         refused(&format!("{what} from {node}"), async || reaches(&stage, &replica, address).await).await;
-        assert!(enters(&release, "allowed", &replica).await, "who is allowed does not reach {}", replica.name);
+        let entered = format!("who is allowed reaches {}", replica.name);
+        eventually(ENFORCED, &entered, async || enters(&release, "allowed", &replica).await).await;
         refused("a replica by a stranger", async || enters(&release, "stranger", &replica).await).await;
     }
     release.helm(&["test", release.name()]).await.unwrap_or_else(|complaint| panic!("{complaint}"));
@@ -158,7 +160,8 @@ async fn refused(what: &str, mut reached: impl AsyncFnMut() -> bool) {
 async fn scraped(stage: &Stage, release: &Release) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
     let wanted: Vec<_> = release.replicas().into_iter().map(|replica| replica.name).collect();
-    let up = format!("timestamp(up{{namespace=\"{}\"}} == 1) > {now}", stage.namespace);
+    let up = format!("up{{namespace=\"{}\"}}", stage.namespace);
+    let up = format!("{up} == 1 and timestamp({up}) > {now}");
     eventually_seen(DISCOVERED, "Prometheus scrapes every replica", async || {
         let series = stage.cluster.prometheus().query(&up).await;
         wanted.iter().all(|pod| series.iter().any(|series| series.labels.get("pod") == Some(pod)))

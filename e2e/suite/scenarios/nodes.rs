@@ -14,7 +14,7 @@ use super::takeovers::other_exports;
 use crate::faults::arm_loss;
 use crate::postgresql::Server;
 use crate::recorded::Recorded;
-use crate::release::{Release, SETTLED, exports};
+use crate::release::{Release, SETTLED};
 use crate::stage::{Stage, ready};
 use crate::wait::{eventually, throughout};
 use crate::watched::Replica;
@@ -24,6 +24,9 @@ const QUIET: Duration = Duration::from_secs(3);
 
 /// From the command to the end of a drain.
 const DRAINED: Duration = Duration::from_secs(90);
+
+/// From an event in the collector to its Event.
+const TOLD: Duration = Duration::from_secs(30);
 
 /// What label and EndpointSlice may take beyond the declared bound.
 const ROUTED: Duration = Duration::from_millis(500);
@@ -45,9 +48,12 @@ pub(crate) async fn the_leaders_node_is_cordoned_and_drained(stage: Arc<Stage>) 
     let recording = release.record().await;
 
     let leader = release.settled(&server).await;
+    recording.fault("the leader's node is cordoned", Duration::ZERO);
     stage.cordon(leader.node.as_deref().unwrap()).await;
     throughout(QUIET, "the leader of a cordoned node leads", async || {
-        exports(&leader) && release.labelled() == [release.replica(&leader.name).unwrap()]
+        let labelled = release.labelled();
+        let same = [&leader.name].into_iter().eq(labelled.iter().map(|replica| &replica.name));
+        same && recording.exporting().iter().all(|name| *name == leader.name)
     })
     .await;
     stage.mend().await;
@@ -131,9 +137,7 @@ pub(crate) async fn the_leaders_node_is_lost(stage: Arc<Stage>) {
     let recording = release.record().await;
     let mut lost = Vec::new();
     for _ in 0..LOSSES {
-        let leader = release.settled(&server).await;
-        let others: Vec<_> = release.replicas().into_iter().filter(|other| other.name != leader.name).collect();
-        assert!(others.iter().all(|other| other.node != leader.node), "{others:?} share the node of {leader:?}");
+        let leader = spread(&stage, &release, &server).await;
         let node = leader.node.clone().unwrap();
         let loss = arm_loss(&node).await;
         // Its container is another one when the node comes back.
@@ -156,8 +160,10 @@ pub(crate) async fn the_leaders_node_is_lost(stage: Arc<Stage>) {
         let left = release.replica(&leader.name).unwrap();
         assert!(left.uid == leader.uid && !left.terminating, "{left:?} was not waited for");
         lost.push((leader.name.clone(), next.name.clone(), began));
-        let events = release.events_of(&next.name).await;
-        assert!(events.iter().any(|(reason, _)| reason == "LeadershipAcquired"), "{events:?}");
+        eventually(TOLD, "the take-over is told by an Event", async || {
+            release.events_of(&next.name).await.iter().any(|(reason, _)| reason == "LeadershipAcquired")
+        })
+        .await;
 
         recording.fault(RETURNED, Duration::ZERO);
         stage.mend().await;
@@ -172,7 +178,9 @@ pub(crate) async fn the_leaders_node_is_lost(stage: Arc<Stage>) {
     for (old, next, began) in &lost {
         assert_routed(&recorded, old, next, *began, bound + ROUTED);
     }
-    stage.report.lock().unwrap().add(FAULT, recorded.takeovers(FAULT));
+    let takeovers = recorded.takeovers(FAULT);
+    assert!(takeovers.len() >= LOSSES, "each loss is a take-over: {takeovers:#?}");
+    stage.report.lock().unwrap().add(FAULT, takeovers);
 }
 
 /// Label and EndpointSlice are those of `next` alone within `limit`.

@@ -14,6 +14,7 @@ use crate::release::{Release, SETTLED};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 
+/// The unit of the outages.
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// For how long the API server is away.
@@ -38,22 +39,28 @@ const ALERTED: Duration = Duration::from_secs(60 + 180 + 30);
 /// What the leader does when a refresh or a proof fails.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum OnFailure {
+    /// It stands by, in the same process.
     StepDown,
+    /// It ends, and is started again after the kubelet's back-off.
     Exit,
 }
 
+/// The chart's default.
 pub(crate) async fn a_minute_without_the_database_under_step_down(stage: Arc<Stage>) {
     database_away(stage, 1, OnFailure::StepDown).await;
 }
 
+/// The program's default.
 pub(crate) async fn a_minute_without_the_database_under_exit(stage: Arc<Stage>) {
     database_away(stage, 1, OnFailure::Exit).await;
 }
 
+/// Longer than any back-off, and than alerts wait.
 pub(crate) async fn ten_minutes_without_the_database_under_step_down(stage: Arc<Stage>) {
     database_away(stage, 10, OnFailure::StepDown).await;
 }
 
+/// The kubelet's back-off has reached its longest.
 pub(crate) async fn ten_minutes_without_the_database_under_exit(stage: Arc<Stage>) {
     database_away(stage, 10, OnFailure::Exit).await;
 }
@@ -85,7 +92,7 @@ async fn database_away(stage: Arc<Stage>, minutes: u32, on_failure: OnFailure) {
         (_, OnFailure::Exit) => &["RetsuCollectorNoLeader"],
     };
     for alert in alerts {
-        eventually(ALERTED, &format!("{alert} fires"), async || fires(&stage, alert).await).await;
+        eventually(ALERTED, &format!("{alert} fires"), async || fires(&stage, &release, alert).await).await;
     }
     eventually(FENCE * 2, "the fence has passed", async || recording.elapsed() > stopped + FENCE).await;
     let left = returns.saturating_sub(recording.elapsed());
@@ -97,7 +104,7 @@ async fn database_away(stage: Arc<Stage>, minutes: u32, on_failure: OnFailure) {
     let ended = release.replicas().iter().filter(|replica| replica.restarts > 0).count();
     assert_eq!(ended > 0, on_failure == OnFailure::Exit, "{ended} containers ended under {policy}");
     for alert in alerts {
-        eventually(ALERTED, &format!("{alert} resolves"), async || !fires(&stage, alert).await).await;
+        eventually(ALERTED, &format!("{alert} resolves"), async || !fires(&stage, &release, alert).await).await;
     }
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
@@ -106,12 +113,12 @@ async fn database_away(stage: Arc<Stage>, minutes: u32, on_failure: OnFailure) {
         matches!(sample.answer, Answer::Exporting(_)) && away(&sample.sent) && sample.received < resumed
     });
     assert_eq!(exported, None, "gauges past the fence, without a database since {stopped:?}");
-    let takeover = recorded.takeovers(&fault).into_iter().next();
-    stage.report.lock().unwrap().add(&fault, [takeover.expect("nobody has taken over")]);
+    let takeover = recorded.takeovers(&fault).into_iter().next().expect("nobody has taken over");
+    stage.report.lock().unwrap().add(&fault, [takeover]);
 }
 
-async fn fires(stage: &Stage, alert: &str) -> bool {
-    stage.cluster.prometheus().firing(&stage.namespace).await.iter().any(|firing| firing == alert)
+async fn fires(stage: &Stage, release: &Release, alert: &str) -> bool {
+    stage.cluster.prometheus().firing_of(&stage.namespace, &release.fullname()).await.contains(alert)
 }
 
 /// The API server stops in the middle of everything, for everybody: it takes connections and requests, answers none, and
@@ -130,7 +137,7 @@ pub(crate) async fn three_minutes_without_the_api_server_across_a_hand_over(stag
     recording.fault("the API server goes away", Duration::ZERO);
     let control_plane = stage.cluster.control_plane().name.clone();
     let stop = "pkill -STOP -x kubelet\npkill -STOP -x kube-apiserver";
-    stage.disturb(&control_plane, stop, "pkill -CONT -x kube-apiserver\npkill -CONT -x kubelet").await;
+    stage.disturb(&control_plane, stop, "pkill -CONT -x kubelet || true\npkill -CONT -x kube-apiserver").await;
     let gone = recording.elapsed();
     throughout(WINDOW, "without the API server the leader leads on", async || {
         recording.exporting().iter().all(|name| *name == old.name)

@@ -14,8 +14,11 @@ use crate::stage::Stage;
 use crate::wait::eventually;
 use crate::watched::Replica;
 
+/// What is done, as the report names it.
 const IMAGE: &str = "roll-out of an image";
+/// The same.
 const VALUES: &str = "roll-out of values";
+/// The same.
 const ROLLBACK: &str = "roll-back";
 
 /// From an Event to its being found.

@@ -10,16 +10,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 
 use crate::postgresql::{IMAGE, Server};
-use crate::release::{found, image};
+use crate::release::{PORT, found, image};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::Replica;
 
 /// The lock of the example.
 const LOCK_KEY: (i32, i32) = (1_919_251_571, 2);
-
-/// The port of the example.
-const PORT: u16 = 24247;
 
 /// From the example, or a Pod that was deleted, to two workers that agree on one.
 const SETTLED: Duration = Duration::from_secs(90);

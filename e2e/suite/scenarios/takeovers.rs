@@ -10,13 +10,14 @@ use serde_json::json;
 
 use crate::faults::{Signal, arm};
 use crate::postgresql::Server;
+use crate::recorded::TakeOver;
 use crate::recording::{Recording, SHORT_PERIOD};
 use crate::release::Release;
 use crate::stage::Stage;
 use crate::wait::eventually;
 
 /// From a fault to the next leader, whatever its bound: a miss is told by the checker, with more detail.
-const NEXT: Duration = Duration::from_secs(60);
+pub(super) const NEXT: Duration = Duration::from_secs(60);
 
 /// How often each is done.
 fn runs() -> usize {
@@ -40,7 +41,7 @@ pub(crate) async fn the_leaders_pod_is_deleted(stage: Arc<Stage>) {
     release.settled(&server).await;
     let recorded = recording.finish();
     recorded.assert_kept();
-    stage.report.lock().unwrap().add(FAULT, recorded.takeovers(FAULT));
+    report(&stage, FAULT, recorded.takeovers(FAULT));
 }
 
 /// SIGKILL of the leader's process, from its node. Each time the Pod is a fresh one: the kubelet restarts a container
@@ -67,7 +68,13 @@ pub(crate) async fn the_leaders_process_is_killed(stage: Arc<Stage>) {
     release.settled(&server).await;
     let recorded = recording.finish();
     recorded.assert_kept();
-    stage.report.lock().unwrap().add(FAULT, recorded.takeovers(FAULT));
+    report(&stage, FAULT, recorded.takeovers(FAULT));
+}
+
+/// Each run is a take-over.
+fn report(stage: &Stage, fault: &str, takeovers: Vec<TakeOver>) {
+    assert!(takeovers.len() >= runs(), "{takeovers:#?}");
+    stage.report.lock().unwrap().add(fault, takeovers);
 }
 
 /// Waits until a replica exports, and `old` does not.
