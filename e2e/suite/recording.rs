@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::checker::{Answer, Injected, Sample};
 use crate::recorded::Recorded;
 use crate::scrape::{read, scrape};
+use crate::wait::eventually;
 use crate::watched::{Replica, Seen};
 
 /// Time between two scrapes of one replica.
@@ -23,6 +24,9 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The same through the ClusterIP, which drops what is meant for a Pod that has gone: the next try may be let through.
 const SERVICE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// From an EndpointSlice to what kube-proxy makes of it on a machine with much to do.
+const FOLLOWED: Duration = Duration::from_secs(30);
 
 /// Time between two looks for replicas that are new.
 const LOOK: Duration = Duration::from_millis(10);
@@ -126,6 +130,20 @@ impl Recording {
             matches!(target.samples.lock().unwrap().last(), Some(Sample { answer: Answer::Exporting(_), .. }))
         };
         targets.into_iter().filter(exports).map(|target| target.name).collect()
+    }
+
+    /// Waits until the leader Service leads to whoever exports: kube-proxy follows an EndpointSlice some time later.
+    pub(crate) async fn followed(&self) {
+        let term = |samples: &Mutex<Vec<Sample>>| match samples.lock().unwrap().last()?.answer {
+            Answer::Exporting(exported) => exported.term,
+            _ => None,
+        };
+        eventually(FOLLOWED, "the ClusterIP answers as the leader does", async || {
+            let served = term(&self.shared.service);
+            let targets = self.shared.targets.lock().unwrap().clone();
+            served.is_some() && targets.iter().any(|target| term(&target.samples) == served)
+        })
+        .await;
     }
 
     /// Ends the recording.

@@ -66,6 +66,7 @@ pub(crate) async fn the_leader_is_cut_from_postgresql(stage: Arc<Stage>) {
         })
         .await;
     }
+    recording.followed().await;
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
     let takeovers = recorded.takeovers(FAULT);
@@ -119,6 +120,7 @@ pub(crate) async fn the_leader_is_cut_from_the_api_server_and_then_from_both(sta
     let lost = events.iter().filter(|(reason, _)| reason == "LeadershipLost").count();
     assert!(lost <= 1, "the cut from the API server alone is told as a loss: {events:?}");
 
+    recording.followed().await;
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
     label_stayed_until_it_was_swept(&recorded, FAULT, &old.name, &leader.name);

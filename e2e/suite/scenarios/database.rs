@@ -57,6 +57,7 @@ pub(crate) async fn the_server_restarts_or_ends_the_lock_session(stage: Arc<Stag
         events.iter().any(|(reason, note)| reason == "LeadershipLost" && !note.ends_with("stopping"))
     })
     .await;
+    recording.followed().await;
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
     for fault in RESTARTED.map(|(fault, _)| fault).into_iter().chain([TERMINATED]) {
@@ -103,6 +104,7 @@ pub(crate) async fn a_pooler_is_refused_in_transaction_mode_and_led_through_in_s
     })
     .await;
     assert!(refused.replicas().iter().all(is_refused), "the release in transaction mode is no longer refused");
+    led.followed().await;
     led.finish().assert_kept().assert_service_followed();
     let recorded = recording.finish();
     recorded.assert_kept();

@@ -106,6 +106,7 @@ async fn database_away(stage: Arc<Stage>, minutes: u32, on_failure: OnFailure) {
     for alert in alerts {
         eventually(ALERTED, &format!("{alert} resolves"), async || !fires(&stage, &release, alert).await).await;
     }
+    recording.followed().await;
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
     let away = |sample: &Duration| *sample > stopped + FENCE;
@@ -166,6 +167,7 @@ pub(crate) async fn three_minutes_without_the_api_server_across_a_hand_over(stag
     .await;
     release.settled_within(&server, API_RETURNED).await;
 
+    recording.followed().await;
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
     let takeovers = recorded.takeovers(FAULT);
