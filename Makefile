@@ -211,10 +211,12 @@ chaos: $(KUBE_APISERVER) $(ETCD) ## Inject 300 random faults, 50 times 8 into Ku
 model: ## Check the lease on larger models than `make test` does, in some minutes
 	RETSU_MODEL_LONG=1 $(CARGO) test --locked --test model -- --nocapture
 
+# The end-to-end suite is in no run of all tests, and so in no `--all-targets` either.
 .PHONY: lint
 lint: ## Check format, lints and documentation; every warning is an error
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --locked --test e2e -- -D warnings
 	$(CARGO) clippy --locked --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
 

@@ -12,7 +12,7 @@ use crate::checker::Answer;
 use crate::faults::{cut, cut_from_port};
 use crate::postgresql::Server;
 use crate::recorded::Recorded;
-use crate::release::{Release, exports, exposition, value};
+use crate::release::{Release, exposition, value};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::Replica;
