@@ -16,9 +16,6 @@ use crate::report::Report;
 use crate::scenarios::{Phase, SCENARIOS, Scenario};
 use crate::stage::Stage;
 
-/// How many scenarios share the cluster at a time, where they leave it alone.
-const TOGETHER: usize = 2;
-
 /// Runs the scenarios that the arguments select, in an order of `E2E_SEED`.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
@@ -41,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     // Those that mostly wait have threads of their own beside the others, and end before the cluster is disturbed.
     let conclusions = std::thread::scope(|scope| {
         let patient = scope.spawn(|| phase(Phase::Patient, SCENARIOS.len()));
-        let others = [phase(Phase::Together, TOGETHER), phase(Phase::Measured, 1)];
+        let others = [phase(Phase::Together, 1), phase(Phase::Measured, 1)];
         let patient = patient.join().unwrap();
         [&others[..], &[patient, phase(Phase::Alone, 1)]].concat()
     });

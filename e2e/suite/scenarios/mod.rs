@@ -27,9 +27,9 @@ use crate::stage::Stage;
 pub(crate) enum Phase {
     /// With everything: it mostly waits.
     Patient,
-    /// With others that leave nodes and API server alone.
+    /// With those that wait: it leaves nodes and API server alone.
     Together,
-    /// With those that wait: it measures.
+    /// The same, after those: it measures.
     Measured,
     /// With nothing: it disturbs nodes or the control plane.
     Alone,

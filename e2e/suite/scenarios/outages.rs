@@ -10,6 +10,7 @@ use super::takeovers::other_exports;
 use crate::checker::Answer;
 use crate::faults::{Signal, arm};
 use crate::postgresql::{Server, Stop};
+use crate::recording::PERIOD;
 use crate::release::{Release, SETTLED};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
@@ -79,7 +80,7 @@ async fn database_away(stage: Arc<Stage>, minutes: u32, on_failure: OnFailure) {
         stage.may_restart();
     }
     let bound = release.bound(Fault::ServerRestarted) + delay;
-    let recording = release.record().await;
+    let recording = release.record_every(PERIOD * minutes).await;
     recording.fault(&fault, bound);
     server.stop(Stop::Fast).await;
     let stopped = recording.elapsed();
