@@ -3,11 +3,13 @@
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use tokio::process::Command;
+use tokio::sync::Mutex;
 
 use crate::command::{built, docker, run};
 use crate::prometheus::Prometheus;
@@ -32,6 +34,8 @@ pub(crate) struct Cluster {
     client: Client,
     hosts: Vec<Host>,
     prometheus: Prometheus,
+    /// Held while something starts: what leads already must not starve meanwhile.
+    pub(crate) starting: Arc<Mutex<()>>,
 }
 
 impl Cluster {
@@ -49,7 +53,7 @@ impl Cluster {
         let workers = hosts.iter().filter(|host| !host.is_control_plane).count();
         assert!(workers >= 2, "the suite needs two workers besides the control plane, and there are {workers}");
         let prometheus = Prometheus::find(&client).await;
-        Self { kubeconfig, client, hosts, prometheus }
+        Self { kubeconfig, client, hosts, prometheus, starting: Arc::default() }
     }
 
     /// A client of the administrator.

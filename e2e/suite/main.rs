@@ -30,6 +30,10 @@ mod wait;
 mod watched;
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// Time between two looks at a condition: a look may cost a connection to PostgreSQL, and all of it is one machine.
+const POLL: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     suite::run(&libtest_mimic::Arguments::from_args())

@@ -57,6 +57,7 @@ impl Server {
 
     /// Starts a server of this name, without a Secret.
     pub(crate) async fn start_named(stage: &Arc<Stage>, name: &str) -> Self {
+        let _starting = stage.cluster.starting.lock().await;
         let password = format!("{:016x}", rand::random::<u64>());
         let container = json!({
             "name": "postgresql",

@@ -43,6 +43,7 @@ pub(crate) struct Release {
 impl Release {
     /// Installs the chart as `retsu`, with what every scenario sets and `values` on top, and waits until it has settled.
     pub(crate) async fn install(stage: &Arc<Stage>, server: &Server, values: Value) -> Self {
+        let _starting = stage.cluster.starting.lock().await;
         let release = Self::named(stage, "retsu");
         release.apply("install", values).await.unwrap_or_else(|complaint| panic!("{complaint}"));
         release.settled(server).await;
@@ -51,6 +52,7 @@ impl Release {
 
     /// Installs it under another name, without waiting.
     pub(crate) async fn install_as(stage: &Arc<Stage>, name: &str, values: Value) -> Self {
+        let _starting = stage.cluster.starting.lock().await;
         let release = Self::named(stage, name);
         release.apply("install", values).await.unwrap_or_else(|complaint| panic!("{complaint}"));
         release

@@ -29,6 +29,9 @@ use faults::Fault;
 use report::Report;
 use wait::eventually;
 
+/// Time between two looks at a condition.
+const POLL: Duration = Duration::from_millis(10);
+
 /// Collectors of one cluster.
 const SIZE: usize = 3;
 

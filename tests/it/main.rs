@@ -25,3 +25,6 @@ mod supervision;
 mod support;
 #[cfg(feature = "otlp")]
 mod traces;
+
+/// Time between two looks at a condition.
+const POLL: std::time::Duration = std::time::Duration::from_millis(10);

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Time between two looks at a condition.
-const POLL: Duration = Duration::from_millis(10);
+use crate::POLL;
 
 /// Waits until `condition` holds, and fails the test with `what` when it does not within `limit`.
 pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
