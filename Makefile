@@ -181,6 +181,10 @@ chart-docs: $(HELM_DOCS) ## Write the README of the chart from its values
 e2e: ## Run the end-to-end suite on a cluster of its own, which KEEP=1 keeps; ARGS="scaling" runs some of it
 	e2e/cluster/run $(MAKE)
 
+# What is built for that cluster alone.
+.PHONY: e2e-programs
+e2e-programs: $(KUBECTL) $(KIND) $(KUBE_ROUTER) $(PROMETHEUS) $(NODE_PROGRAMS) $(COREDNS) $(CRICTL)
+
 .PHONY: e2e-up
 e2e-up: $(if $(E2E_IMAGE),,image) $(KUBECTL) $(KIND) $(HELM) $(KUBE_ROUTER) $(PROMETHEUS) ## Bring that cluster up with all images, or bring the one that runs up to date
 	e2e/cluster/engine
