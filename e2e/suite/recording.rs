@@ -25,8 +25,9 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
 /// The same through the ClusterIP, which drops what is meant for a Pod that has gone: the next try may be let through.
 const SERVICE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// From an EndpointSlice to what kube-proxy makes of it on a machine with much to do.
-const FOLLOWED: Duration = Duration::from_secs(30);
+/// From an EndpointSlice to what kube-proxy makes of it. After an outage of the API server it begins its watch anew only
+/// after a pause that has grown meanwhile.
+const FOLLOWED: Duration = Duration::from_secs(120);
 
 /// Time between two looks for replicas that are new.
 const LOOK: Duration = Duration::from_millis(10);
