@@ -178,7 +178,8 @@ impl Recorded {
     }
 }
 
-fn term(sample: &Sample) -> Option<Term> {
+/// The term that an answer was exported in.
+pub(crate) fn term(sample: &Sample) -> Option<Term> {
     match sample.answer {
         Answer::Exporting(exported) => exported.term,
         _ => None,

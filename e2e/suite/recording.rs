@@ -1,15 +1,15 @@
 //! Scrapes every replica of a release, and its leader Service, each from a thread of its own.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::checker::{Answer, Injected, Sample};
-use crate::recorded::Recorded;
-use crate::scrape::{read, scrape};
+use crate::recorded::{Recorded, term};
+use crate::scrape::sample;
 use crate::wait::eventually;
 use crate::watched::{Replica, Seen};
 
@@ -107,12 +107,7 @@ impl Recording {
 
     /// Says what is about to be done, and how long there may be no gauges after it.
     pub(crate) fn fault(&self, fault: &str, bound: Duration) {
-        self.outage(fault, bound, Duration::ZERO);
-    }
-
-    /// The same, with a time in which nobody can lead.
-    pub(crate) fn outage(&self, fault: &str, bound: Duration, outage: Duration) {
-        let began = self.elapsed();
+        let (began, outage) = (self.elapsed(), Duration::ZERO);
         self.faults.lock().unwrap().push(Injected { fault: fault.to_owned(), began, bound, outage });
     }
 
@@ -135,14 +130,11 @@ impl Recording {
 
     /// Waits until the leader Service leads to whoever exports: kube-proxy follows an EndpointSlice some time later.
     pub(crate) async fn followed(&self) {
-        let term = |samples: &Mutex<Vec<Sample>>| match samples.lock().unwrap().last()?.answer {
-            Answer::Exporting(exported) => exported.term,
-            _ => None,
-        };
+        let last = |samples: &Mutex<Vec<Sample>>| samples.lock().unwrap().last().and_then(term);
         eventually(FOLLOWED, "the ClusterIP answers as the leader does", async || {
-            let served = term(&self.shared.service);
+            let served = last(&self.shared.service);
             let targets = self.shared.targets.lock().unwrap().clone();
-            served.is_some() && targets.iter().any(|target| term(&target.samples) == served)
+            served.is_some() && targets.iter().any(|target| last(&target.samples) == served)
         })
         .await;
     }
@@ -215,7 +207,7 @@ fn scrape_replica(shared: &Shared, replica: &Replica, own: IpAddr) {
     let mut connection = None;
     let mut gone: Option<Instant> = None;
     every(shared, || {
-        let sample = sample(shared, place, (address, TIMEOUT), &mut connection);
+        let sample = sample(place, shared.began, &mut connection, (address, TIMEOUT));
         let unreachable = sample.answer == Answer::Unreachable;
         samples.lock().unwrap().push(sample);
         let exists = {
@@ -237,30 +229,10 @@ fn scrape_replica(shared: &Shared, replica: &Replica, own: IpAddr) {
 /// A connection for each scrape: one that is kept stays with the replica that it once reached.
 fn scrape_service(shared: &Shared, address: SocketAddr) {
     every(shared, || {
-        let sample = sample(shared, usize::MAX, (address, SERVICE_TIMEOUT), &mut None);
+        let sample = sample(usize::MAX, shared.began, &mut None, (address, SERVICE_TIMEOUT));
         shared.service.lock().unwrap().push(sample);
         true
     });
-}
-
-fn sample(
-    shared: &Shared,
-    target: usize,
-    (address, limit): (SocketAddr, Duration),
-    connection: &mut Option<TcpStream>,
-) -> Sample {
-    let sent = shared.began.elapsed();
-    let body = scrape(connection, address, limit);
-    let received = shared.began.elapsed();
-    // After an error the rest of an answer may still come: the next one needs another connection.
-    let answer = body.map_or_else(
-        |_| {
-            *connection = None;
-            Answer::Unreachable
-        },
-        |body| read(&body),
-    );
-    Sample { target, sent, received, answer }
 }
 
 /// Goes on at the period of the recording until it stops or `step` says that it is over.

@@ -156,6 +156,14 @@ impl Release {
         .await
     }
 
+    /// Waits until a replica is labelled a standby, which its own process alone does.
+    pub(crate) async fn becomes_standby(&self, pod: &str, limit: Duration) {
+        eventually(limit, &format!("{pod} labels itself a standby"), async || {
+            self.replica(pod).is_some_and(|replica| replica.role.as_deref() == Some("standby"))
+        })
+        .await;
+    }
+
     /// Begins to record its replicas and its leader Service.
     pub(crate) async fn record(&self) -> Recording {
         self.record_every(PERIOD).await

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::checker::{Answer, Sample};
-use crate::scrape::{REQUEST, read, receive, scrape};
+use crate::scrape::{REQUEST, read, receive, sample, scrape};
 
 /// Time between two scrapes of one process.
 pub(crate) const PERIOD: Duration = Duration::from_millis(10);
@@ -116,18 +116,8 @@ fn record(target: usize, address: SocketAddr, began: Instant, samples: &Mutex<Ve
     let mut connection = None;
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let sent = began.elapsed();
-        let body = scrape(&mut connection, address, TIMEOUT);
-        let received = began.elapsed();
-        // After an error the rest of an answer may still come: the next one needs another connection.
-        let answer = body.map_or_else(
-            |_| {
-                connection = None;
-                Answer::Unreachable
-            },
-            |body| read(&body),
-        );
-        samples.lock().unwrap().push(Sample { target, sent, received, answer });
+        let sample = sample(target, began, &mut connection, (address, TIMEOUT));
+        samples.lock().unwrap().push(sample);
         next = (next + PERIOD).max(Instant::now());
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }

@@ -2,9 +2,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::checker::{Answer, Exported};
+use crate::checker::{Answer, Exported, Sample};
 
 /// The request of one scrape.
 pub(crate) const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: collector\r\n\r\n";
@@ -23,6 +23,27 @@ pub(crate) fn scrape(connection: &mut Option<TcpStream>, address: SocketAddr, li
     };
     stream.write_all(REQUEST)?;
     receive(stream)
+}
+
+/// The same as a sample of `target`, with its times since `began`.
+pub(crate) fn sample(
+    target: usize,
+    began: Instant,
+    connection: &mut Option<TcpStream>,
+    (address, limit): (SocketAddr, Duration),
+) -> Sample {
+    let sent = began.elapsed();
+    let body = scrape(connection, address, limit);
+    let received = began.elapsed();
+    let answer = body.map_or_else(
+        |_| {
+            // The rest of an answer may still come: the next one needs another connection.
+            *connection = None;
+            Answer::Unreachable
+        },
+        |body| read(&body),
+    );
+    Sample { target, sent, received, answer }
 }
 
 /// Reads one answer.

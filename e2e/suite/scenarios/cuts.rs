@@ -49,10 +49,7 @@ pub(crate) async fn the_leader_is_cut_from_postgresql(stage: Arc<Stage>) {
         cut(&stage, &old, server.address()).await;
         other_exports(&recording, &old.name).await;
         let leader = release.settled(&server).await;
-        eventually(TOLD, "the old leader labels itself a standby, which nobody else can", async || {
-            release.replica(&old.name).is_some_and(|replica| replica.role.as_deref() == Some("standby"))
-        })
-        .await;
+        release.becomes_standby(&old.name, TOLD).await;
         recording.fault("the way to PostgreSQL is there again", Duration::ZERO);
         stage.mend().await;
         is_standby_again(&old).await;
@@ -111,10 +108,7 @@ pub(crate) async fn the_leader_is_cut_from_the_api_server_and_then_from_both(sta
     recording.fault("both ways are there again", Duration::ZERO);
     stage.mend().await;
     is_standby_again(&old).await;
-    eventually(MENDED, "the old leader labels itself a standby", async || {
-        release.replica(&old.name).is_some_and(|replica| replica.role.as_deref() == Some("standby"))
-    })
-    .await;
+    release.becomes_standby(&old.name, MENDED).await;
     assert_eq!(release.settled(&server).await.name, leader.name, "a cut that ends moves no leadership");
     let events = release.events_of(&old.name).await;
     let lost = events.iter().filter(|(reason, _)| reason == "LeadershipLost").count();

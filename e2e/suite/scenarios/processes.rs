@@ -54,7 +54,7 @@ pub(crate) async fn the_leaders_process_is_stopped_and_continued(stage: Arc<Stag
     .await;
     let next = release.settled(&server).await;
     assert_ne!(next.name, leader.name, "the continued process leads");
-    becomes_standby(&release, &leader.name).await;
+    release.becomes_standby(&leader.name, TOLD).await;
     let recorded = recording.finish();
     recorded.assert_kept();
     let takeovers = recorded.takeovers(FAULT);
@@ -89,7 +89,7 @@ pub(crate) async fn the_leaders_container_ends_and_starts_again(stage: Arc<Stage
         assert_eq!(release.kubectl(&["get", "pod", &leader.name, path]).await, reason);
         let next = release.settled(&server).await;
         assert_ne!(next.name, leader.name, "it leads again");
-        becomes_standby(&release, &leader.name).await;
+        release.becomes_standby(&leader.name, TOLD).await;
         ends.push((fault, leader.name, began, recording.elapsed()));
     }
     let recorded = recording.finish();
@@ -100,13 +100,6 @@ pub(crate) async fn the_leaders_container_ends_and_starts_again(stage: Arc<Stage
         let takeovers = recorded.takeovers(fault).into_iter().filter(|takeover| takeover.to != *pod);
         stage.report.lock().unwrap().add(fault, takeovers);
     }
-}
-
-async fn becomes_standby(release: &Release, pod: &str) {
-    eventually(TOLD, "the old leader labels itself a standby", async || {
-        release.replica(pod).is_some_and(|replica| replica.role.as_deref() == Some("standby"))
-    })
-    .await;
 }
 
 /// From the end of its process to the agreement of everything, a Pod has lost its label before another one has it, and
