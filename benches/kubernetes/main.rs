@@ -21,6 +21,9 @@ use support::{Collector, Database, eventually};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Time between two looks at a condition.
+const POLL: Duration = Duration::from_millis(10);
+
 /// The line of a process that begins to export.
 const EXPORTS: &str = "queue state is exported";
 
