@@ -20,6 +20,9 @@ pub(crate) const IMAGE: &str = "kind.local/postgresql:e2e";
 /// The Secret of the chart's documentation, with the URL.
 pub(crate) const SECRET: &str = "retsu-database";
 
+/// The key of a Secret with a password.
+const PASSWORD: &str = "password";
+
 /// From the creation of the server's Pod to its first connection.
 const STARTED: Duration = Duration::from_secs(90);
 
@@ -59,10 +62,11 @@ impl Server {
     pub(crate) async fn start_named(stage: &Arc<Stage>, name: &str) -> Self {
         let _starting = stage.cluster.starting.lock().await;
         let password = format!("{:016x}", rand::random::<u64>());
+        secret(stage, &password_secret(name), PASSWORD, &password).await;
         let container = json!({
             "name": "postgresql",
             "image": IMAGE,
-            "env": [{"name": "POSTGRES_PASSWORD", "value": password}],
+            "env": [password_variable("POSTGRES_PASSWORD", name)],
             "ports": [{"containerPort": 5432}],
             "volumeMounts": [
                 {"name": "data", "mountPath": "/var/lib/postgresql"},
@@ -86,9 +90,9 @@ impl Server {
         self.address
     }
 
-    /// The password of the user `postgres`.
-    pub(crate) fn password(&self) -> &str {
-        &self.password
+    /// A container's environment variable `variable` with the password of the user `postgres`.
+    pub(crate) fn password_variable(&self, variable: &str) -> Value {
+        password_variable(variable, &self.name)
     }
 
     /// What the collector connects to: the Service.
@@ -103,9 +107,7 @@ impl Server {
 
     /// Makes a Secret with a URL, as the chart's documentation does.
     pub(crate) async fn secret(&self, name: &str, url: &str) {
-        let secret = json!({"metadata": {"name": name}, "stringData": {"url": url}});
-        let secret: Secret = serde_json::from_value(secret).unwrap();
-        self.stage.cluster.api(&self.stage.namespace).create(&PostParams::default(), &secret).await.unwrap();
+        secret(&self.stage, name, "url", url).await;
     }
 
     /// A connection of the suite's own.
@@ -218,6 +220,21 @@ impl Server {
         let exec = ["exec", "--namespace", &self.stage.namespace, &self.name, "--"];
         self.stage.cluster.kubectl(&[&exec[..], &pg_ctl, arguments].concat()).await;
     }
+}
+
+/// The Secret with the password of the server `name`: what is dumped when a scenario fails has no Secrets.
+fn password_secret(name: &str) -> String {
+    format!("{name}-password")
+}
+
+fn password_variable(variable: &str, server: &str) -> Value {
+    json!({"name": variable, "valueFrom": {"secretKeyRef": {"name": password_secret(server), "key": PASSWORD}}})
+}
+
+async fn secret(stage: &Stage, name: &str, key: &str, value: &str) {
+    let secret = json!({"metadata": {"name": name}, "stringData": {key: value}});
+    let secret: Secret = serde_json::from_value(secret).unwrap();
+    stage.cluster.api(&stage.namespace).create(&PostParams::default(), &secret).await.unwrap();
 }
 
 /// A statement that adds a queue.

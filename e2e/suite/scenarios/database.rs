@@ -128,15 +128,15 @@ async fn behind_pgbouncer(stage: &Arc<Stage>, server: &Server, mode: &str) -> (R
          ignore_startup_parameters = extra_float_digits\n",
         server.address(),
     );
-    let script = "printf '%s' \"$CONFIGURATION\" >/tmp/pgbouncer.ini; printf '%s' \"$USERS\" >/tmp/users; \
-                  exec pgbouncer /tmp/pgbouncer.ini";
+    let script = "printf '%s' \"$CONFIGURATION\" >/tmp/pgbouncer.ini; \
+                  printf '\"postgres\" \"%s\"\\n' \"$PASSWORD\" >/tmp/users; exec pgbouncer /tmp/pgbouncer.ini";
     let container = json!({
         "name": "pgbouncer",
         "image": IMAGE,
         "command": ["bash", "-euo", "pipefail", "-c", script],
         "env": [
             {"name": "CONFIGURATION", "value": configuration},
-            {"name": "USERS", "value": format!("\"postgres\" \"{}\"\n", server.password())},
+            server.password_variable("PASSWORD"),
         ],
         "ports": [{"containerPort": PORT}],
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
