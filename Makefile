@@ -181,10 +181,6 @@ chart-docs: $(HELM_DOCS) ## Write the README of the chart from its values
 e2e: ## Run the end-to-end suite on a cluster of its own, which KEEP=1 keeps; ARGS="scaling" runs some of it
 	e2e/cluster/run $(MAKE)
 
-# What is built for that cluster alone.
-.PHONY: e2e-programs
-e2e-programs: $(KUBECTL) $(KIND) $(KUBE_ROUTER) $(PROMETHEUS) $(NODE_PROGRAMS) $(COREDNS) $(CRICTL)
-
 .PHONY: e2e-up
 e2e-up: $(if $(E2E_IMAGE),,image) $(KUBECTL) $(KIND) $(HELM) $(KUBE_ROUTER) $(PROMETHEUS) ## Bring that cluster up with all images, or bring the one that runs up to date
 	e2e/cluster/engine
@@ -245,6 +241,12 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 
 .PHONY: tools
 tools: $(PROMTOOL) $(PROMETHEUS) $(KUBE_ROUTER) $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
+
+# What takes long to compile and `make test` does without: CI compiles it beside the tests. The programs of one line are
+# of the same language, and so have a cache in common.
+.PHONY: beside-tests-go beside-tests-cargo
+beside-tests-go: $(KUBECTL) $(KIND) $(KUBE_ROUTER) $(PROMETHEUS) $(NODE_PROGRAMS) $(COREDNS) $(CRICTL) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE)
+beside-tests-cargo: static $(CARGO_CYCLONEDX) $(CARGO_DENY)
 
 # What has a recipe in common: the package, from the module that is its first prerequisite.
 $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS): package = k8s.io/kubernetes/cmd/$(@F)
