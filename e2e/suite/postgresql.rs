@@ -247,6 +247,8 @@ pub(crate) fn add_queue(name: &str) -> String {
 
 /// Makes a Pod with one container on the control plane, under the restricted standard, and waits for its address.
 pub(crate) async fn pod(stage: &Stage, name: &str, mut container: Value, directories: &[&str]) -> IpAddr {
+    // Without a request, it gets next to nothing of a processor that the control plane has work for.
+    container["resources"] = json!({"requests": {"cpu": "50m"}});
     container["securityContext"] = json!({
         "allowPrivilegeEscalation": false,
         "capabilities": {"drop": ["ALL"]},

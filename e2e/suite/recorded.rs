@@ -46,6 +46,17 @@ pub(crate) struct TakeOver {
     pub(crate) bound: Duration,
 }
 
+/// What scrapes tell of one term of one replica.
+#[derive(Clone, Copy, Debug)]
+struct ExportedTerm {
+    target: usize,
+    term: Term,
+    /// When its first answer was there.
+    first: Duration,
+    /// When its last answer was asked for.
+    last: Duration,
+}
+
 impl Recorded {
     /// Judges what was recorded. `oldest` is the greatest age of a snapshot.
     pub(crate) fn new(
@@ -84,58 +95,64 @@ impl Recorded {
         assert!(silent.is_empty(), "{leader} answered without gauges: {silent:?}");
     }
 
-    /// The take-overs that followed `fault`, in the order of time. A gap within one term is none: a scrape has failed.
+    /// The take-overs that followed `fault`, in the order of time: one for each term that came after another. Of a short
+    /// one the scrapes may show no gap; a gap within one term is none, because a scrape has failed.
     pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
-        let gaps = self.verdict.gaps.iter().filter_map(|(place, gap)| Some((&self.faults[(*place)?], gap)));
-        let gaps = gaps.filter(|(injected, gap)| injected.fault == fault && self.changed_term(gap));
-        gaps.map(|(injected, gap)| {
-            let to = &self.names[gap.to];
-            let first = gap.began + gap.at_most;
-            let label = self
-                .roles
-                .iter()
-                .find(|(at, pod, role)| *at >= gap.began && pod == to && role.as_deref() == Some("leader"));
-            let label = label.map(|(at, ..)| *at);
-            // Two watches tell of label and EndpointSlice, in any order when they are close.
-            let alone = self.endpoints.iter().find(|(at, pods)| *at >= gap.began && pods.iter().eq([to]));
-            let alone = alone.map(|(at, _)| *at);
-            TakeOver {
-                to: to.clone(),
-                gap: gap.at_most.saturating_sub(injected.outage),
-                first_snapshot: first.saturating_sub(injected.began + injected.outage),
-                endpoints: alone.zip(label).map(|(alone, label)| alone.saturating_sub(label)),
-                cluster_ip: alone.and_then(|alone| Some(self.reached(gap.to, first)?.saturating_sub(alone))),
-                label: label.map(|label| label.saturating_sub(injected.began)),
-                bound: injected.bound,
-            }
-        })
-        .collect()
+        let terms = self.terms();
+        let changes = terms.windows(2).filter_map(|pair| {
+            let [before, after] = pair else { return None };
+            let injected = self.faults.iter().rfind(|injected| injected.began <= after.first)?;
+            (injected.fault == fault).then_some((injected, before, after))
+        });
+        changes
+            .map(|(injected, before, after)| {
+                let to = &self.names[after.target];
+                let since = before.last;
+                let label = self
+                    .roles
+                    .iter()
+                    .find(|(at, pod, role)| *at >= since && pod == to && role.as_deref() == Some("leader"));
+                let label = label.map(|(at, ..)| *at);
+                // Two watches tell of label and EndpointSlice, in any order when they are close.
+                let alone = self.endpoints.iter().find(|(at, pods)| *at >= since && pods.iter().eq([to]));
+                let alone = alone.map(|(at, _)| *at);
+                let served = self.service.iter().find(|sample| term(sample) == Some(after.term));
+                TakeOver {
+                    to: to.clone(),
+                    gap: after.first.saturating_sub(since + injected.outage),
+                    first_snapshot: after.first.saturating_sub(injected.began + injected.outage),
+                    endpoints: alone.zip(label).map(|(alone, label)| alone.saturating_sub(label)),
+                    cluster_ip: alone.zip(served).map(|(alone, served)| served.received.saturating_sub(alone)),
+                    label: label.map(|label| label.saturating_sub(injected.began)),
+                    bound: injected.bound,
+                }
+            })
+            .collect()
     }
 
     /// Whoever exported, with each term, in the order of time.
     pub(crate) fn leaders(&self) -> Vec<(String, Term)> {
-        let mut exported: Vec<_> = self.samples.iter().filter(|sample| term(sample).is_some()).collect();
-        exported.sort_by_key(|sample| sample.received);
-        let mut leaders = Vec::new();
-        for sample in exported {
-            let leader = (self.names[sample.target].clone(), term(sample).unwrap_or_default());
-            if !leaders.contains(&leader) {
-                leaders.push(leader);
-            }
+        self.terms().into_iter().map(|exported| (self.names[exported.target].clone(), exported.term)).collect()
+    }
+
+    /// Every term that was exported, in the order of the first answers.
+    fn terms(&self) -> Vec<ExportedTerm> {
+        let mut exported: BTreeMap<_, ExportedTerm> = BTreeMap::new();
+        for sample in &self.samples {
+            let Some(term) = term(sample) else { continue };
+            let (target, first, last) = (sample.target, sample.received, sample.sent);
+            let seen = exported.entry((target, term)).or_insert(ExportedTerm { target, term, first, last });
+            seen.first = seen.first.min(first);
+            seen.last = seen.last.max(last);
         }
-        leaders
+        let mut exported: Vec<_> = exported.into_values().collect();
+        exported.sort_by_key(|exported| exported.first);
+        exported
     }
 
     /// The terms with which the leader Service answered.
     pub(crate) fn served(&self) -> BTreeSet<Term> {
         self.service.iter().filter_map(term).collect()
-    }
-
-    /// When the ClusterIP first answered with a term that `target` exported at or after `first`.
-    fn reached(&self, target: usize, first: Duration) -> Option<Duration> {
-        let own = self.samples.iter().filter(|sample| sample.target == target && sample.received >= first);
-        let own = own.filter_map(term).next()?;
-        self.service.iter().find(|sample| term(sample) == Some(own)).map(|sample| sample.received)
     }
 
     /// Whether all that is known of a gap is that a busy machine gave scrapes of one leader up: no other one exported

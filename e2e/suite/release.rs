@@ -28,6 +28,9 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(120);
 /// The port of the chart's defaults.
 pub(crate) const PORT: u16 = 24247;
 
+/// From a question to the answer of a replica that is up: on a slow machine one or another is late.
+const ANSWERS: Duration = Duration::from_secs(10);
+
 /// Collection interval and fence of the chart's defaults, and a second for what is on its way: no snapshot is older.
 const OLDEST: Duration = Duration::from_secs(15 + 3 + 1);
 
@@ -50,11 +53,12 @@ impl Release {
         release
     }
 
-    /// Installs it under another name, without waiting.
+    /// Installs it under another name, and waits until its replicas are ready, whether one of them may lead or not.
     pub(crate) async fn install_as(stage: &Arc<Stage>, name: &str, values: Value) -> Self {
         let _starting = stage.cluster.starting.lock().await;
         let release = Self::named(stage, name);
         release.apply("install", values).await.unwrap_or_else(|complaint| panic!("{complaint}"));
+        release.rolled_out().await;
         release
     }
 
@@ -241,12 +245,15 @@ impl Release {
         self.lock_key
     }
 
-    /// Whether a service account of the namespace may do something.
-    pub(crate) async fn can(&self, account: &str, verb: &str, resource: &str) -> bool {
+    /// Whether a service account of the namespace may do something; `None` while that is not known.
+    pub(crate) async fn can(&self, account: &str, verb: &str, resource: &str) -> Option<bool> {
         let namespace = &self.stage.namespace;
         let account = format!("system:serviceaccount:{namespace}:{account}");
         let question = ["auth", "can-i", verb, resource, "--namespace", namespace, "--as", &account];
-        self.stage.cluster.try_kubectl(&question).await.is_ok()
+        match self.stage.cluster.try_kubectl(&question).await {
+            Ok(_) => Some(true),
+            Err(complaint) => complaint.lines().any(|line| line.trim() == "no").then_some(false),
+        }
     }
 
     /// Reason and note of every Event that is about a Pod.
@@ -255,6 +262,14 @@ impl Release {
         let about = |event: &Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(pod);
         let events = events.items.into_iter().filter(about);
         events.map(|event| (event.reason.unwrap_or_default(), event.note.unwrap_or_default())).collect()
+    }
+
+    /// Whether an Event tells of the term that a replica leads in now.
+    pub(crate) async fn tells_of_its_term(&self, replica: &Replica) -> bool {
+        let [timeline, number] = ["retsu_collector_term_timeline ", "retsu_collector_term "];
+        let Some((timeline, number)) = value(replica, timeline).zip(value(replica, number)) else { return false };
+        let acquired = ("LeadershipAcquired".to_owned(), format!("Leads in term {timeline}/{number}"));
+        self.events_of(&replica.name).await.contains(&acquired)
     }
 }
 
@@ -293,10 +308,17 @@ pub(crate) fn value(replica: &Replica, series: &str) -> Option<f64> {
     exposition(replica)?.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
 }
 
+/// The same, as soon as the replica answers with it.
+pub(crate) async fn read(replica: &Replica, series: &str) -> f64 {
+    let what = format!("{} answers with {series}", replica.name);
+    found(ANSWERS, &what, async || value(replica, series).ok_or_else(String::new)).await
+}
+
 /// What a replica says at `/leader`.
 pub(crate) async fn says(replica: &Replica) -> Option<Value> {
     let url = format!("http://{}/leader", SocketAddr::new(replica.address?, PORT));
-    let answer = reqwest::get(url).await.ok()?;
+    let client = reqwest::Client::builder().timeout(TIMEOUT).build().unwrap();
+    let answer = client.get(url).send().await.ok()?;
     serde_json::from_slice(&answer.bytes().await.ok()?).ok()
 }
 

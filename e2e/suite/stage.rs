@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
-use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition};
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition, ServiceAccount};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
@@ -20,6 +20,9 @@ use crate::faults::Armed;
 use crate::report::Report;
 use crate::wait::eventually;
 use crate::watched::Watched;
+
+/// From a namespace to what the control plane puts into it.
+const PREPARED: Duration = Duration::from_secs(60);
 
 /// From the start of a node's container to a kubelet that reports itself.
 const RETURNED: Duration = Duration::from_secs(90);
@@ -63,6 +66,12 @@ impl Stage {
         }}});
         let object: Namespace = serde_json::from_value(object).unwrap();
         Api::<Namespace>::all(cluster.client()).create(&PostParams::default(), &object).await.unwrap();
+        // A Pod is refused without it.
+        let accounts = cluster.api::<ServiceAccount>(&namespace);
+        eventually(PREPARED, &format!("{namespace} has a service account"), async || {
+            accounts.get_opt("default").await.unwrap().is_some()
+        })
+        .await;
         let watched = Watched::begin(&cluster, &namespace);
         let (undo, ended, may_restart) = Default::default();
         Self { cluster, namespace, watched, report, began: SystemTime::now(), undo, ended, may_restart }

@@ -16,17 +16,17 @@ use kube::api::{Patch, PatchParams, PostParams};
 use retsu_collector::election::Fault;
 use serde_json::{Value, json};
 
-use super::authority::without_patch_of_pods;
+use super::authority::{permitted, without_patch_of_pods};
 use super::monitoring::{DISCOVERED, every_replica_is_up};
 use super::takeovers::NEXT;
 use crate::faults::cut;
 use crate::postgresql::{Server, add_queue};
 use crate::prometheus::eventually_seen;
 use crate::recording::Recording;
-use crate::release::{Release, value};
+use crate::release::{Release, read, value};
 use crate::stage::Stage;
 use crate::wait::eventually;
-use crate::watched::{ROLE, Replica};
+use crate::watched::ROLE;
 
 /// From a fault to all of its alerts. The slowest waits for five minutes without a request, and then for one more.
 const FIRING: Duration = Duration::from_secs(540);
@@ -42,6 +42,9 @@ const CHANGES: usize = 7;
 
 /// The alerts that their rules keep for a quarter of an hour.
 const KEPT: [&str; 2] = ["RetsuCollectorFailoverBoundExceeded", "RetsuCollectorLeaderFlapping"];
+
+/// The number of the term that a replica holds.
+const TERM: &str = "retsu_collector_term ";
 
 /// Two releases never lead each other: each has a lock of its own.
 const RELEASES: [(&str, (i32, i32)); 6] = [
@@ -159,6 +162,7 @@ async fn take_label_away(stage: &Stage, release: &Release, server: &Server) -> R
     let mut role = roles.get(&release.fullname()).await.unwrap();
     let leader = release.settled(server).await;
     roles.replace(&release.fullname(), &PostParams::default(), &without_patch_of_pods(&role)).await.unwrap();
+    permitted(release, "patch", "pods", false).await;
     role.metadata.resource_version = None;
     let label = Patch::Merge(json!({"metadata": {"labels": {ROLE: null}}}));
     let pods = stage.cluster.api::<Pod>(&stage.namespace);
@@ -172,21 +176,16 @@ async fn change_leader(server: &Server, release: &Release) {
     let recording: Recording = release.record().await;
     for _ in 0..CHANGES {
         let leader = release.settled(server).await;
-        let before = term(&leader);
+        let before = read(&leader, TERM).await;
         recording.fault("the leader's session is ended", bound);
         server.terminate_holder_of(release.lock_key()).await;
         eventually(NEXT, "there is another term", async || {
-            release.replicas().iter().filter_map(term).any(|term| Some(term) > before)
+            release.replicas().iter().filter_map(|replica| value(replica, TERM)).any(|term| term > before)
         })
         .await;
     }
     release.settled(server).await;
     recording.finish().assert_kept();
-}
-
-/// The number of the term that a replica holds.
-fn term(replica: &Replica) -> Option<f64> {
-    value(replica, "retsu_collector_term ")
 }
 
 /// Waits until exactly these alerts of a release fire.

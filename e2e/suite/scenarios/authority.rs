@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::takeovers::NEXT;
 use crate::postgresql::Server;
 use crate::recording::Recording;
-use crate::release::{Release, exposition, says, value};
+use crate::release::{Release, exposition, read, says, value};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::{ROLE, Replica};
@@ -27,6 +27,12 @@ const REPAIRED: Duration = Duration::from_secs(10);
 
 /// For how long a leader without permissions is looked at.
 const DENIED: Duration = Duration::from_secs(15);
+
+/// How often a replica set its own label to the leader's again.
+const REPAIRS_TO_LEADER: &str = "retsu_collector_label_repairs_total{to=\"leader\"} ";
+
+/// The same, to a standby's.
+const REPAIRS_TO_STANDBY: &str = "retsu_collector_label_repairs_total{to=\"standby\"} ";
 
 /// First `patch` of Pods is taken away, then everything, with a hand-over each time; then all is given back.
 pub(crate) async fn without_its_permissions_it_leads_and_exports_unlabelled(stage: Arc<Stage>) {
@@ -106,7 +112,12 @@ pub(crate) async fn labels_edited_by_hand_are_set_right(stage: Arc<Stage>) {
     ];
     let pods = stage.cluster.api::<Pod>(&stage.namespace);
     for (edit, labels) in edits {
-        let before: Vec<_> = labels.iter().map(|(replica, _)| set_right(&release, replica, &leader)).collect();
+        let mut before = Vec::new();
+        eventually(REPAIRED, &format!("{edit}: how often it was set right so far"), async || {
+            before = labels.iter().map(|(replica, _)| set_right(&release, replica, &leader)).collect();
+            before.iter().all(Option::is_some)
+        })
+        .await;
         recording.fault(edit, Duration::ZERO);
         for (replica, label) in labels {
             pods.patch(&replica.name, &PatchParams::default(), &labelled(label)).await.unwrap();
@@ -146,7 +157,7 @@ pub(crate) async fn a_stolen_token_gives_no_role_to_another_pod(stage: Arc<Stage
     let unbound = pods_with(&stage, &token(&release, None).await).await;
     let (leads, rehearsed) = (labelled(&json!("leader")), PatchParams::default().dry_run());
     eventually(PERMITTED, "the policy is in force", async || {
-        stolen.patch(&other.name, &rehearsed, &leads).await.is_err()
+        matches!(stolen.patch(&other.name, &rehearsed, &leads).await, Err(kube::Error::Api(status)) if status.code == 403)
     })
     .await;
 
@@ -182,9 +193,9 @@ pub(crate) async fn a_stolen_token_gives_no_role_to_another_pod(stage: Arc<Stage
     }
     // The own role is the process's, which sets it right again; and of a sibling the leader's label may be taken away.
     stolen.patch(own, &PatchParams::default(), &leads).await.unwrap();
-    let before = set_right(&release, &leader, &leader);
+    let before = read(&leader, REPAIRS_TO_LEADER).await;
     stolen.patch(&leader.name, &PatchParams::default(), &labelled(&Value::Null)).await.unwrap();
-    eventually(REPAIRED, "the leader has its label again", async || set_right(&release, &leader, &leader) > before)
+    eventually(REPAIRED, "the leader has its label again", async || value(&leader, REPAIRS_TO_LEADER) > Some(before))
         .await;
     assert_eq!(release.settled_within(&server, REPAIRED).await.name, leader.name);
 
@@ -215,16 +226,17 @@ async fn hand_over(stage: &Stage, release: &Release, recording: &Recording, faul
     release.replica(&next.unwrap()).unwrap()
 }
 
-/// How often the label of a replica was set right, by its own process or by the leader's sweep.
-fn set_right(release: &Release, replica: &Replica, leader: &Replica) -> f64 {
-    let own = if replica.name == leader.name { "leader" } else { "standby" };
-    let repairs = format!("retsu_collector_label_repairs_total{{to=\"{own}\"}}");
-    let sweeps = if own == "standby" { sweeps(release) } else { 0.0 };
-    value(replica, &repairs).unwrap_or_default() + sweeps
+/// How often the label of a replica was set right, by its own process or by the leader's sweep; `None` while one of those
+/// who know does not answer.
+fn set_right(release: &Release, replica: &Replica, leader: &Replica) -> Option<f64> {
+    if replica.name == leader.name {
+        return value(replica, REPAIRS_TO_LEADER);
+    }
+    Some(value(replica, REPAIRS_TO_STANDBY)? + sweeps(release)?)
 }
 
-fn sweeps(release: &Release) -> f64 {
-    release.replicas().iter().filter_map(|replica| value(replica, "retsu_collector_label_sweeps_total ")).sum()
+fn sweeps(release: &Release) -> Option<f64> {
+    release.replicas().iter().map(|replica| value(replica, "retsu_collector_label_sweeps_total ")).sum()
 }
 
 /// A patch of the role label.
@@ -243,10 +255,10 @@ pub(crate) fn without_patch_of_pods(role: &Role) -> Role {
 }
 
 /// Waits until the API permits a verb to the release's service account, or does not.
-async fn permitted(release: &Release, verb: &str, resource: &str, wanted: bool) {
+pub(crate) async fn permitted(release: &Release, verb: &str, resource: &str, wanted: bool) {
     let account = account(release).await;
     eventually(PERMITTED, &format!("whether {verb} of {resource} is permitted: {wanted}"), async || {
-        release.can(&account, verb, resource).await == wanted
+        release.can(&account, verb, resource).await == Some(wanted)
     })
     .await;
 }

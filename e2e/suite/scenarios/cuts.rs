@@ -12,7 +12,7 @@ use crate::checker::Answer;
 use crate::faults::{cut, cut_from_port};
 use crate::postgresql::Server;
 use crate::recorded::Recorded;
-use crate::release::{Release, exposition, value};
+use crate::release::{Release, exposition, read, value};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::Replica;
@@ -55,11 +55,11 @@ pub(crate) async fn the_leader_is_cut_from_postgresql(stage: Arc<Stage>) {
         is_standby_again(&old).await;
         assert_eq!(release.settled(&server).await.name, leader.name, "a cut that ends moves no leadership");
         eventually(TOLD, "the take-over is told by Events", async || {
-            let (lost, acquired) = (release.events_of(&old.name).await, release.events_of(&leader.name).await);
+            let lost = release.events_of(&old.name).await;
             // Whichever notices first: a proof without an answer, or the fence.
             let kinds = ["proof_late", "fenced"].map(|kind| format!("Leads no longer: {kind}"));
             lost.iter().any(|(reason, note)| reason == "LeadershipLost" && kinds.contains(note))
-                && acquired.iter().any(|(reason, _)| reason == "LeadershipAcquired")
+                && release.tells_of_its_term(&leader).await
         })
         .await;
     }
@@ -79,8 +79,13 @@ pub(crate) async fn the_leader_is_cut_from_the_api_server_and_then_from_both(sta
     let release = Release::install(&stage, &server, json!({})).await;
     let bound = release.bound(Fault::NetworkCut);
     let old = release.settled(&server).await;
-    let term = value(&old, "retsu_collector_term ");
-    let before = unanswered(&old);
+    let term = read(&old, "retsu_collector_term ").await;
+    let mut before = None;
+    eventually(MENDED, "the leader tells of its requests", async || {
+        before = unanswered(&old);
+        before.is_some()
+    })
+    .await;
     let recording = release.record().await;
 
     recording.fault("the leader is cut from the API server", Duration::ZERO);
@@ -91,7 +96,7 @@ pub(crate) async fn the_leader_is_cut_from_the_api_server_and_then_from_both(sta
     throughout(WINDOW, "without the API server the leader leads on, with its label", async || {
         let labelled = release.labelled();
         let same = [&old.name].into_iter().eq(labelled.iter().map(|replica| &replica.name));
-        let same_term = value(&old, "retsu_collector_term ").is_none_or(|now| Some(now) == term);
+        let same_term = value(&old, "retsu_collector_term ").is_none_or(|now| now == term);
         same && same_term && recording.exporting().iter().all(|name| *name == old.name)
     })
     .await;
@@ -133,12 +138,13 @@ async fn is_standby_again(replica: &Replica) {
     .await;
 }
 
-/// How many requests to the API server failed.
-fn unanswered(replica: &Replica) -> u64 {
-    let text = exposition(replica).unwrap_or_default();
+/// How many requests to the API server got no answer; `None` while the replica itself gives none.
+fn unanswered(replica: &Replica) -> Option<u64> {
+    let text = exposition(replica)?;
     let requests = text.lines().filter_map(|line| line.strip_prefix("retsu_collector_kubernetes_requests_total{"));
-    let failed = requests.filter(|line| !line.contains("outcome=\"ok\""));
-    failed.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+    let lost = ["timeout", "unreachable"].map(|outcome| format!("outcome=\"{outcome}\""));
+    let lost = requests.filter(|line| lost.iter().any(|outcome| line.contains(outcome)));
+    Some(lost.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
 }
 
 /// How many terms of a replica ended in a failure; `None` while it does not answer.
@@ -148,10 +154,11 @@ fn terms_lost(replica: &Replica) -> Option<usize> {
 
 fn label_stayed_until_it_was_swept(recorded: &Recorded, fault: &str, old: &str, new: &str) {
     let began = recorded.faults.iter().find(|injected| injected.fault == fault).unwrap().began;
-    let exports = |place: usize| recorded.names[place] == new;
-    let gauges = recorded.samples.iter().filter(|sample| exports(sample.target) && sample.sent >= began);
-    let gauges = gauges.filter(|sample| matches!(sample.answer, Answer::Exporting(_)));
-    let gauges = gauges.map(|sample| sample.sent).min().unwrap();
+    let own = recorded.samples.iter().filter(|sample| recorded.names[sample.target] == new && sample.sent >= began);
+    // There were none yet when an answer without them was asked for; of the instant when they came no scrape knows.
+    let before = own.take_while(|sample| !matches!(sample.answer, Answer::Exporting(_)));
+    let silent = before.filter(|sample| sample.answer == Answer::Silent);
+    let gauges = silent.map(|sample| sample.sent).last().unwrap();
     let swept = recorded.roles.iter().find(|(at, pod, _)| *at >= began && pod == old);
     let (at, _, role) = swept.unwrap();
     assert_eq!(*role, None, "the old leader wrote a label through the cut");

@@ -103,7 +103,10 @@ pub(crate) async fn a_pooler_is_refused_in_transaction_mode_and_led_through_in_s
             && server.holder().await == Some(pooler)
     })
     .await;
-    assert!(refused.replicas().iter().all(is_refused), "the release in transaction mode is no longer refused");
+    eventually(TOLD, "the release in transaction mode is still refused", async || {
+        refused.replicas().iter().all(is_refused)
+    })
+    .await;
     led.followed().await;
     led.finish().assert_kept().assert_service_followed();
     let recorded = recording.finish();

@@ -88,10 +88,7 @@ pub(crate) async fn the_chart_is_installed_with_its_defaults(stage: Arc<Stage>) 
         budget.status.is_some_and(|status| status.disruptions_allowed >= 1)
     })
     .await;
-    eventually(TOLD, "an Event tells of the leader", async || {
-        release.events_of(&leader.name).await.iter().any(|(reason, _)| reason == "LeadershipAcquired")
-    })
-    .await;
+    eventually(TOLD, "an Event tells of the leader", async || release.tells_of_its_term(&leader).await).await;
     standby_exports_no_state(standby).await;
     let of_standby = release.events_of(&standby.name).await;
     assert!(of_standby.iter().all(|(reason, _)| !reason.starts_with("Leadership")), "{of_standby:?}");
@@ -118,10 +115,7 @@ pub(crate) async fn the_manifests_are_applied_with_an_overlay(stage: Arc<Stage>)
     release.kubectl(&["apply", "--kustomize", overlay.to_str().unwrap()]).await;
     let leader = release.settled(&server).await;
     assert_eq!(release.replicas().len(), 3, "the overlay asks for three replicas");
-    eventually(TOLD, "an Event tells of the leader", async || {
-        release.events_of(&leader.name).await.iter().any(|(reason, _)| reason == "LeadershipAcquired")
-    })
-    .await;
+    eventually(TOLD, "an Event tells of the leader", async || release.tells_of_its_term(&leader).await).await;
 }
 
 /// A replica that has never led has none of the families of the queues.

@@ -13,6 +13,7 @@ use crate::postgresql::Server;
 use crate::release::{Release, exports};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
+use crate::watched::Replica;
 
 /// From the installation of a release to replicas that are ready.
 const READY: Duration = Duration::from_secs(60);
@@ -29,6 +30,10 @@ pub(crate) async fn two_releases_with_different_keys_lead_each_on_its_own(stage:
     let (first, second) = tokio::join!(first, second);
     let [old, other] = [first.settled(&server).await, second.settled(&server).await];
     let [of_first, of_second] = [first.record().await, second.record().await];
+    eventually(READY, "the leader of the first release is seen to export", async || {
+        of_first.exporting() == [old.name.clone()]
+    })
+    .await;
     of_first.fault(FAULT, first.bound(Fault::Graceful));
     // What is done to the first is nothing to the second, whose scrapes may be given up on a slow machine.
     of_second.fault(FAULT, second.bound(Fault::Graceful));
@@ -63,14 +68,14 @@ pub(crate) async fn two_releases_with_one_key_have_one_leader(stage: Arc<Stage>)
     let recording = first.record_with("two").await;
     recording.fault(INSTALLED, first.bound(Fault::Graceful));
     let second = Release::install_as(&stage, "two", json!({})).await;
-    eventually(READY, "the replicas of the second release are ready", async || {
-        second.replicas().iter().filter(|replica| replica.ready).count() == 2
+    let is_standby = |replica: &Replica| replica.role.as_deref() == Some("standby");
+    eventually(READY, "the second release has two standbys", async || {
+        second.replicas().iter().filter(|replica| replica.ready && is_standby(replica)).count() == 2
     })
     .await;
     throughout(WATCHED, "the first release alone leads", async || {
         let routed = stage.watched.seen().endpoints_of(&second.leader_service());
-        let idle =
-            second.replicas().iter().all(|replica| replica.role.as_deref() == Some("standby") && !exports(replica));
+        let idle = second.replicas().iter().all(|replica| is_standby(replica) && !exports(replica));
         routed.is_empty() && idle && server.holder().await == leader.address
     })
     .await;

@@ -160,10 +160,7 @@ pub(crate) async fn the_leaders_node_is_lost(stage: Arc<Stage>) {
         let left = release.replica(&leader.name).unwrap();
         assert!(left.uid == leader.uid && !left.terminating, "{left:?} was not waited for");
         lost.push((leader.name.clone(), next.name.clone(), began));
-        eventually(TOLD, "the take-over is told by an Event", async || {
-            release.events_of(&next.name).await.iter().any(|(reason, _)| reason == "LeadershipAcquired")
-        })
-        .await;
+        eventually(TOLD, "the take-over is told by an Event", async || release.tells_of_its_term(&next).await).await;
 
         recording.fault(RETURNED, Duration::ZERO);
         stage.mend().await;

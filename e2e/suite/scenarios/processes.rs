@@ -10,7 +10,7 @@ use super::takeovers::other_exports;
 use crate::faults::{Signal, arm, arm_out_of_memory, signal};
 use crate::postgresql::Server;
 use crate::recorded::Recorded;
-use crate::release::{Release, value};
+use crate::release::{Release, read, value};
 use crate::stage::Stage;
 use crate::wait::eventually;
 
@@ -24,6 +24,9 @@ const ROUTED: Duration = Duration::from_secs(5);
 /// From the end of a process to what the kubelet says of it.
 const TOLD: Duration = Duration::from_secs(30);
 
+/// The time of what the leader exports.
+const SNAPSHOT: &str = "queue_state_snapshot_timestamp_seconds ";
+
 /// SIGSTOP from the node, and SIGCONT when another replica leads.
 pub(crate) async fn the_leaders_process_is_stopped_and_continued(stage: Arc<Stage>) {
     const FAULT: &str = "the leader's process is stopped";
@@ -34,9 +37,9 @@ pub(crate) async fn the_leaders_process_is_stopped_and_continued(stage: Arc<Stag
     let leader = release.settled(&server).await;
     let stop = arm(&stage, &leader, Signal::Stop).await;
     // Right after a refresh no other one runs, and PostgreSQL sees an idle session.
-    let snapshot = || value(&leader, "queue_state_snapshot_timestamp_seconds ");
-    let last = snapshot();
-    eventually(REFRESHED, "the leader refreshes", async || snapshot().is_some_and(|next| Some(next) != last)).await;
+    let last = read(&leader, SNAPSHOT).await;
+    eventually(REFRESHED, "the leader refreshes", async || value(&leader, SNAPSHOT).is_some_and(|next| next > last))
+        .await;
     recording.fault(FAULT, bound);
     stop.fire().await;
     other_exports(&recording, &leader.name).await;

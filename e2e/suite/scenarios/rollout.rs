@@ -97,10 +97,7 @@ async fn handed_over(release: &Release, old: &Replica, new: &Replica) {
         events.iter().any(|(reason, note)| reason == "LeadershipLost" && note.contains("stopping"))
     })
     .await;
-    eventually(TOLD, "an Event tells of the new leader", async || {
-        release.events_of(&new.name).await.iter().any(|(reason, _)| reason == "LeadershipAcquired")
-    })
-    .await;
+    eventually(TOLD, "an Event tells of the new leader", async || release.tells_of_its_term(new).await).await;
     let cluster_ip = release.cluster_ip().await;
     let term =
         |text: Option<String>| text?.lines().find(|line| line.starts_with("retsu_collector_term ")).map(str::to_owned);
