@@ -242,8 +242,8 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 .PHONY: tools
 tools: $(PROMTOOL) $(PROMETHEUS) $(KUBE_ROUTER) $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
 
-# What takes long to compile and `make test` does without: CI compiles it beside the tests. The programs of one line are
-# of the same language, and so have a cache in common.
+# What takes long to compile and `make test` does without: CI compiles it beside the tests, what is of Go and what is of
+# Rust at once.
 .PHONY: beside-tests-go beside-tests-cargo
 beside-tests-go: $(KUBECTL) $(KIND) $(KUBE_ROUTER) $(PROMETHEUS) $(NODE_PROGRAMS) $(COREDNS) $(CRICTL) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE)
 beside-tests-cargo: static $(CARGO_CYCLONEDX) $(CARGO_DENY)

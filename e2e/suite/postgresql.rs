@@ -58,7 +58,7 @@ impl Server {
         server
     }
 
-    /// Starts a server of this name, without a Secret.
+    /// Starts a server of this name, without the Secret that the chart reads.
     pub(crate) async fn start_named(stage: &Arc<Stage>, name: &str) -> Self {
         let _starting = stage.cluster.starting.lock().await;
         let password = format!("{:016x}", rand::random::<u64>());

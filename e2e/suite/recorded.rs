@@ -95,26 +95,26 @@ impl Recorded {
         assert!(silent.is_empty(), "{leader} answered without gauges: {silent:?}");
     }
 
-    /// The take-overs that followed `fault`, in the order of time: one for each term that came after another. Of a short
-    /// one the scrapes may show no gap; a gap within one term is none, because a scrape has failed.
+    /// The take-overs that followed `fault`, in the order of time: one for each term that came after another. A short one
+    /// may leave no gap in the scrapes, and a gap within one term is a scrape that failed.
     pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
         let terms = self.terms();
-        let changes = terms.windows(2).filter_map(|pair| {
-            let [before, after] = pair else { return None };
+        let changes = terms.iter().enumerate().skip(1).filter_map(|(place, after)| {
             let injected = self.faults.iter().rfind(|injected| injected.began <= after.first)?;
-            (injected.fault == fault).then_some((injected, before, after))
+            let until = terms.get(place + 1).map_or(Duration::MAX, |next| next.first);
+            (injected.fault == fault).then_some((injected, terms[place - 1].last, after, until))
         });
         changes
-            .map(|(injected, before, after)| {
+            .map(|(injected, since, after, until)| {
                 let to = &self.names[after.target];
-                let since = before.last;
+                let during = since..until;
                 let label = self
                     .roles
                     .iter()
-                    .find(|(at, pod, role)| *at >= since && pod == to && role.as_deref() == Some("leader"));
+                    .find(|(at, pod, role)| during.contains(at) && pod == to && role.as_deref() == Some("leader"));
                 let label = label.map(|(at, ..)| *at);
                 // Two watches tell of label and EndpointSlice, in any order when they are close.
-                let alone = self.endpoints.iter().find(|(at, pods)| *at >= since && pods.iter().eq([to]));
+                let alone = self.endpoints.iter().find(|(at, pods)| during.contains(at) && pods.iter().eq([to]));
                 let alone = alone.map(|(at, _)| *at);
                 let served = self.service.iter().find(|sample| term(sample) == Some(after.term));
                 TakeOver {
@@ -178,19 +178,14 @@ impl Recorded {
 
     /// Fails when the leader Service answered with a term after a replica had exported a later one.
     pub(crate) fn assert_service_followed(&self) -> &Self {
-        let mut first: BTreeMap<_, Duration> = BTreeMap::new();
-        for sample in &self.samples {
-            let Some(term) = term(sample) else { continue };
-            let seen = first.entry(term).or_insert(sample.received);
-            *seen = (*seen).min(sample.received);
-        }
+        let terms = self.terms();
         let old = |sample: &&Sample| {
             let own = term(sample);
-            first.iter().any(|(later, seen)| own.is_some_and(|own| own < *later) && *seen < sample.sent)
+            terms.iter().any(|later| own.is_some_and(|own| own < later.term) && later.first < sample.sent)
         };
         let stale: Vec<_> = self.service.iter().filter(old).collect();
         assert!(!self.served().is_empty(), "the Service has answered with no term");
-        assert!(stale.is_empty(), "the Service answered with old terms: {stale:?}; first answers of each: {first:?}");
+        assert!(stale.is_empty(), "the Service answered with old terms: {stale:?}; all of them: {terms:?}");
         self
     }
 }

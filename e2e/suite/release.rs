@@ -29,7 +29,7 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(120);
 pub(crate) const PORT: u16 = 24247;
 
 /// From a question to the answer of a replica that is up: on a slow machine one or another is late.
-const ANSWERS: Duration = Duration::from_secs(10);
+pub(crate) const ANSWERS: Duration = Duration::from_secs(10);
 
 /// Collection interval and fence of the chart's defaults, and a second for what is on its way: no snapshot is older.
 const OLDEST: Duration = Duration::from_secs(15 + 3 + 1);
@@ -252,7 +252,7 @@ impl Release {
         let question = ["auth", "can-i", verb, resource, "--namespace", namespace, "--as", &account];
         match self.stage.cluster.try_kubectl(&question).await {
             Ok(_) => Some(true),
-            Err(complaint) => complaint.lines().any(|line| line.trim() == "no").then_some(false),
+            Err(complaint) => complaint.lines().any(|line| line == "no" || line.starts_with("no - ")).then_some(false),
         }
     }
 

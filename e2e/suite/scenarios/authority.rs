@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::takeovers::NEXT;
 use crate::postgresql::Server;
 use crate::recording::Recording;
-use crate::release::{Release, exposition, read, says, value};
+use crate::release::{ANSWERS, Release, exposition, found, read, says, value};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::{ROLE, Replica};
@@ -112,19 +112,16 @@ pub(crate) async fn labels_edited_by_hand_are_set_right(stage: Arc<Stage>) {
     ];
     let pods = stage.cluster.api::<Pod>(&stage.namespace);
     for (edit, labels) in edits {
-        let mut before = Vec::new();
-        eventually(REPAIRED, &format!("{edit}: how often it was set right so far"), async || {
-            before = labels.iter().map(|(replica, _)| set_right(&release, replica, &leader)).collect();
-            before.iter().all(Option::is_some)
-        })
-        .await;
+        let counts =
+            || -> Option<Vec<_>> { labels.iter().map(|(replica, _)| set_right(&release, replica, &leader)).collect() };
+        let counted = async || counts().ok_or_else(String::new);
+        let before = found(ANSWERS, &format!("{edit}: how often each was set right so far"), counted).await;
         recording.fault(edit, Duration::ZERO);
         for (replica, label) in labels {
             pods.patch(&replica.name, &PatchParams::default(), &labelled(label)).await.unwrap();
         }
         eventually(REPAIRED, &format!("{edit}: it is counted that each is set right"), async || {
-            let now = labels.iter().map(|(replica, _)| set_right(&release, replica, &leader));
-            now.zip(&before).all(|(now, before)| now > *before)
+            counts().is_some_and(|now| now.iter().zip(&before).all(|(now, before)| now > before))
         })
         .await;
         assert_eq!(release.settled_within(&server, REPAIRED).await.name, leader.name, "{edit}");

@@ -12,7 +12,7 @@ use crate::checker::Answer;
 use crate::faults::{cut, cut_from_port};
 use crate::postgresql::Server;
 use crate::recorded::Recorded;
-use crate::release::{Release, exposition, read, value};
+use crate::release::{ANSWERS, Release, exposition, found, read, value};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::Replica;
@@ -80,19 +80,15 @@ pub(crate) async fn the_leader_is_cut_from_the_api_server_and_then_from_both(sta
     let bound = release.bound(Fault::NetworkCut);
     let old = release.settled(&server).await;
     let term = read(&old, "retsu_collector_term ").await;
-    let mut before = None;
-    eventually(MENDED, "the leader tells of its requests", async || {
-        before = unanswered(&old);
-        before.is_some()
-    })
-    .await;
+    let tells = async || unanswered(&old).ok_or_else(String::new);
+    let before = found(ANSWERS, "the leader tells of its requests", tells).await;
     let recording = release.record().await;
 
     recording.fault("the leader is cut from the API server", Duration::ZERO);
     // Only its port: what comes through the leader Service has the address of this node, too.
     let api = SocketAddr::new(stage.cluster.control_plane().address, API_PORT);
     cut_from_port(&stage, &old, api).await;
-    eventually(NOTICED, "a request of the leader gets no answer", async || unanswered(&old) > before).await;
+    eventually(NOTICED, "a request of the leader gets no answer", async || unanswered(&old) > Some(before)).await;
     throughout(WINDOW, "without the API server the leader leads on, with its label", async || {
         let labelled = release.labelled();
         let same = [&old.name].into_iter().eq(labelled.iter().map(|replica| &replica.name));
@@ -155,12 +151,12 @@ fn terms_lost(replica: &Replica) -> Option<usize> {
 fn label_stayed_until_it_was_swept(recorded: &Recorded, fault: &str, old: &str, new: &str) {
     let began = recorded.faults.iter().find(|injected| injected.fault == fault).unwrap().began;
     let own = recorded.samples.iter().filter(|sample| recorded.names[sample.target] == new && sample.sent >= began);
-    // There were none yet when an answer without them was asked for; of the instant when they came no scrape knows.
+    // The gauges came after the last answer without them was asked for; when exactly, no scrape knows.
     let before = own.take_while(|sample| !matches!(sample.answer, Answer::Exporting(_)));
     let silent = before.filter(|sample| sample.answer == Answer::Silent);
-    let gauges = silent.map(|sample| sample.sent).last().unwrap();
+    let without = silent.map(|sample| sample.sent).last().unwrap();
     let swept = recorded.roles.iter().find(|(at, pod, _)| *at >= began && pod == old);
     let (at, _, role) = swept.unwrap();
     assert_eq!(*role, None, "the old leader wrote a label through the cut");
-    assert!(*at >= gauges, "the label was gone at {at:?}, before the new leader's gauges at {gauges:?}");
+    assert!(*at >= without, "the label was gone at {at:?}, and the new leader was still without gauges at {without:?}");
 }

@@ -62,7 +62,7 @@ pub(crate) async fn the_server_restarts_or_ends_the_lock_session(stage: Arc<Stag
     recorded.assert_kept().assert_service_followed();
     for fault in RESTARTED.map(|(fault, _)| fault).into_iter().chain([TERMINATED]) {
         let takeovers = recorded.takeovers(fault);
-        assert!(takeovers.len() >= RUNS, "each run of {fault:?} interrupts the gauges: {takeovers:?}");
+        assert!(takeovers.len() >= RUNS, "each run of {fault:?} is a take-over: {takeovers:?}");
         stage.report.lock().unwrap().add(fault, takeovers);
     }
 }

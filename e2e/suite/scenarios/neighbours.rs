@@ -15,8 +15,8 @@ use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::Replica;
 
-/// From the installation of a release to replicas that are ready.
-const READY: Duration = Duration::from_secs(60);
+/// From what is done to a release to what is seen of it.
+const SEEN: Duration = Duration::from_secs(60);
 
 /// For how long the second of two with one key is watched.
 const WATCHED: Duration = Duration::from_secs(8);
@@ -30,7 +30,7 @@ pub(crate) async fn two_releases_with_different_keys_lead_each_on_its_own(stage:
     let (first, second) = tokio::join!(first, second);
     let [old, other] = [first.settled(&server).await, second.settled(&server).await];
     let [of_first, of_second] = [first.record().await, second.record().await];
-    eventually(READY, "the leader of the first release is seen to export", async || {
+    eventually(SEEN, "the leader of the first release is seen to export", async || {
         of_first.exporting() == [old.name.clone()]
     })
     .await;
@@ -38,7 +38,7 @@ pub(crate) async fn two_releases_with_different_keys_lead_each_on_its_own(stage:
     // What is done to the first is nothing to the second, whose scrapes may be given up on a slow machine.
     of_second.fault(FAULT, second.bound(Fault::Graceful));
     stage.cluster.api::<Pod>(&stage.namespace).delete(&old.name, &DeleteParams::default()).await.unwrap();
-    eventually(READY, "the deleted Pod is gone", async || first.replica(&old.name).is_none()).await;
+    eventually(SEEN, "the deleted Pod is gone", async || first.replica(&old.name).is_none()).await;
     let new = first.settled(&server).await;
     assert_ne!(new.name, old.name);
     assert_eq!(second.settled(&server).await.name, other.name, "the other release has another leader");
@@ -69,7 +69,7 @@ pub(crate) async fn two_releases_with_one_key_have_one_leader(stage: Arc<Stage>)
     recording.fault(INSTALLED, first.bound(Fault::Graceful));
     let second = Release::install_as(&stage, "two", json!({})).await;
     let is_standby = |replica: &Replica| replica.role.as_deref() == Some("standby");
-    eventually(READY, "the second release has two standbys", async || {
+    eventually(SEEN, "the second release has two standbys", async || {
         second.replicas().iter().filter(|replica| replica.ready && is_standby(replica)).count() == 2
     })
     .await;

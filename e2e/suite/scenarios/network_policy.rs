@@ -37,7 +37,6 @@ pub(crate) async fn the_network_policy_lets_through_what_is_listed_and_nothing_e
         |ports: &[u16]| json!({"networkPolicy": {"enabled": true, "from": allowed(&stage), "databasePorts": ports}});
 
     let release = Release::install_as(&stage, "retsu", policy(&[NOTHING_IS_SENT_HERE])).await;
-    release.rolled_out().await;
     let database = SocketAddr::new(server.address(), 5432);
     for replica in release.replicas() {
         refused("the database", async || reaches(&stage, &replica, database).await).await;

@@ -172,6 +172,6 @@ pub(crate) async fn three_minutes_without_the_api_server_across_a_hand_over(stag
     let recorded = recording.finish();
     recorded.assert_kept().assert_service_followed();
     let takeovers = recorded.takeovers(FAULT);
-    assert_eq!(takeovers.len(), 1, "one interruption, at the hand-over: {takeovers:?}");
+    assert_eq!(takeovers.len(), 1, "one take-over, at the hand-over: {takeovers:?}");
     stage.report.lock().unwrap().add(FAULT, takeovers);
 }

@@ -99,7 +99,7 @@ pub(crate) async fn the_leaders_container_ends_and_starts_again(stage: Arc<Stage
     recorded.assert_kept();
     for (fault, pod, began, settled) in &ends {
         assert_not_led_to(&recorded, pod, *began, *settled);
-        // Short of memory, the old leader may be slow to answer before it ends.
+        // Short of memory, the old leader may lose a term and lead again before it ends.
         let takeovers = recorded.takeovers(fault).into_iter().filter(|takeover| takeover.to != *pod);
         stage.report.lock().unwrap().add(fault, takeovers);
     }
