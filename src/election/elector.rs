@@ -217,6 +217,7 @@ impl Campaign {
         }
         self.elector.holder(match &attempt {
             Ok(Attempt::Granted(_)) => Holder::Own,
+            Ok(Attempt::Held { holder, .. }) if self.is_own(holder.as_ref()) => Holder::Unknown,
             Ok(Attempt::Held { holder, .. }) => Holder::Other(holder.as_ref().and_then(Advert::term)),
             Err(_) => Holder::Unknown,
         });
@@ -228,6 +229,10 @@ impl Campaign {
             Ok(Attempt::Held { holder, asked_at }) => {
                 self.elector.metrics.attempt(AttemptOutcome::Held);
                 self.state.rejected();
+                if self.is_own(holder.as_ref()) {
+                    tracing::info!("the session of the last term still holds the advisory lock, waiting for its end");
+                    return Ok(());
+                }
                 self.seen(holder.as_ref(), asked_at);
                 if !std::mem::replace(&mut self.waiting, true) {
                     let retry = self.elector.settings.leadership_retry_interval;
@@ -247,6 +252,13 @@ impl Campaign {
                 Err(error.into())
             }
         }
+    }
+
+    /// Whether the holder of the lock is the session of this process's last term, whose end the server has not noticed
+    /// yet: a term belongs to one grant. Nobody leads by it.
+    fn is_own(&self, holder: Option<&Advert>) -> bool {
+        let last = self.tenure.map(|tenure| tenure.term);
+        last.is_some() && holder.and_then(Advert::term) == last
     }
 
     /// Remembers what the `holder` of the lock says of itself, which made an attempt fail.

@@ -7,7 +7,7 @@ use retsu_collector::election::ACQUIRED;
 use rustix::process::{Pid, Signal, getuid, kill_process};
 
 use crate::support::keys::{INTERVAL, ON_FAILURE, TIMEOUT};
-use crate::support::{Collector, EXECUTABLE, eventually, free_port, queue_database, slow_down, throughout};
+use crate::support::{Collector, EXECUTABLE, Proxy, eventually, free_port, queue_database, slow_down, throughout};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -40,6 +40,23 @@ async fn stepping_down_keeps_the_process_and_says_that_collection_fails_until_it
     eventually(LIMIT, "it exports again", async || collector.exports().await).await;
     assert!(says("queue_state_collection_success 1").await);
     assert_eq!(collector.get("/leader").await.unwrap().0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_own_session_whose_end_the_server_has_not_noticed_is_no_other_leader() {
+    let database = queue_database().await;
+    let (proxy, url) = Proxy::start(&database.url()).await;
+    let collector = Collector::start(&url, |config| _ = config.set(ON_FAILURE, "step_down"));
+    eventually(LIMIT, "it exports", async || collector.exports().await).await;
+    let says = async |line: &str| collector.metrics().await.is_some_and(|metrics| metrics.lines().any(|l| l == line));
+    let failed = async || says("queue_state_collection_success 0").await;
+    proxy.forget();
+    eventually(LIMIT, "the failure is visible", failed).await;
+    proxy.mend();
+    collector.wait_for_log("the session of the last term still holds the advisory lock", LIMIT).await;
+    assert!(failed().await, "nobody else leads, and the failure is told no more");
+    eventually(LIMIT, "it exports again", async || collector.exports().await).await;
+    assert_eq!(collector.count_in_log("another session holds the advisory lock"), 0, "there is no other");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

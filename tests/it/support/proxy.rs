@@ -20,6 +20,9 @@ enum Link {
     /// Closes the server's end and keeps the client's open without ever answering: the server knows that its
     /// client is gone, the client does not know that its session is.
     Deaf,
+    /// Closes the client's end and keeps the server's open: the client knows that its session is gone, the server does
+    /// not know that its client is.
+    Forgotten,
 }
 
 /// Passes connections on to a server on the loopback address until it is told otherwise; gone when dropped.
@@ -71,6 +74,11 @@ impl Proxy {
         self.link.send_replace(Link::Deaf);
     }
 
+    /// Closes the clients' ends only; the server keeps its sessions.
+    pub(crate) fn forget(&self) {
+        self.link.send_replace(Link::Forgotten);
+    }
+
     /// Passes new connections on again.
     pub(crate) fn mend(&self) {
         self.link.send_replace(Link::Up);
@@ -93,10 +101,19 @@ async fn pass(client: TcpStream, server: SocketAddr, mut link: watch::Receiver<L
         _ = copy(&mut from_server, &mut to_client) => {}
         _ = link.changed() => {}
     }
-    drop((from_server, to_server));
-    if *link.borrow() == Link::Deaf {
-        // Longer than any test; the proxy's runtime ends it.
-        tokio::time::sleep(Duration::from_secs(3600)).await;
+    let now = *link.borrow();
+    let (client, server) = ((from_client, to_client), (from_server, to_server));
+    // Longer than any test; the proxy's runtime ends it.
+    let ever = tokio::time::sleep(Duration::from_secs(3600));
+    match now {
+        Link::Up | Link::Cut => {}
+        Link::Deaf => {
+            drop(server);
+            ever.await;
+        }
+        Link::Forgotten => {
+            drop(client);
+            ever.await;
+        }
     }
-    drop((from_client, to_client));
 }
