@@ -240,7 +240,7 @@ audit: $(CARGO_DENY) ## Check licences, sources, banned crates and, when they ca
 	fi
 
 .PHONY: tools
-tools: $(PROMTOOL) $(PROMETHEUS) $(KUBE_ROUTER) $(KUBE_APISERVER) $(KUBECTL) $(NODE_PROGRAMS) $(ETCD) $(COREDNS) $(CRICTL) $(KIND) $(HELM) $(HELM_UNITTEST) $(HELM_DOCS) $(KUSTOMIZE) $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
+tools: $(PROMTOOL) $(KUBE_APISERVER) $(ETCD) beside-tests-go $(CRDS) $(KUBERNETES_VALIDATE) $(CARGO_DENY) $(CARGO_CYCLONEDX) ## Build what the other targets run into target/tools
 
 # What takes long to compile and `make test` does without: CI compiles it beside the tests, what is of Go and what is of
 # Rust at once.

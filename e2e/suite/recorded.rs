@@ -95,8 +95,8 @@ impl Recorded {
         assert!(silent.is_empty(), "{leader} answered without gauges: {silent:?}");
     }
 
-    /// The take-overs that followed `fault`, in the order of time: one for each term that came after another. A short one
-    /// may leave no gap in the scrapes, and a gap within one term is a scrape that failed.
+    /// The take-overs that followed `fault`, in the order of time: one for each term that came after another. A short
+    /// one may leave no gap in the scrapes, and a gap within one term is a scrape that failed.
     pub(crate) fn takeovers(&self, fault: &str) -> Vec<TakeOver> {
         let terms = self.terms();
         let changes = terms.iter().enumerate().skip(1).filter_map(|(place, after)| {

@@ -29,7 +29,7 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(120);
 pub(crate) const PORT: u16 = 24247;
 
 /// From a question to the answer of a replica that is up: on a slow machine one or another is late.
-pub(crate) const ANSWERS: Duration = Duration::from_secs(10);
+const ANSWERS: Duration = Duration::from_secs(10);
 
 /// Collection interval and fence of the chart's defaults, and a second for what is on its way: no snapshot is older.
 const OLDEST: Duration = Duration::from_secs(15 + 3 + 1);
@@ -310,8 +310,12 @@ pub(crate) fn value(replica: &Replica, series: &str) -> Option<f64> {
 
 /// The same, as soon as the replica answers with it.
 pub(crate) async fn read(replica: &Replica, series: &str) -> f64 {
-    let what = format!("{} answers with {series}", replica.name);
-    found(ANSWERS, &what, async || value(replica, series).ok_or_else(String::new)).await
+    answered(&format!("{} answers with {series}", replica.name), || value(replica, series)).await
+}
+
+/// Waits for what replicas tell that are up, as soon as each of them has answered.
+pub(crate) async fn answered<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
+    found(ANSWERS, what, async || ask().ok_or_else(String::new)).await
 }
 
 /// What a replica says at `/leader`.

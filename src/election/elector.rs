@@ -192,9 +192,9 @@ impl Campaign {
         Ok(())
     }
 
-    /// Lets those who stand by already try first, for a retry interval, in which each of them tries once. They have seen the last holder and may have proof of its
-    /// end, where a process that has just started has to serve the whole take-over wait. To give way for longer than
-    /// that would be worse.
+    /// Lets those who stand by already try first, for a retry interval, in which each of them tries once. They have seen
+    /// the last holder and may have proof of its end, where a process that has just started has to serve the whole
+    /// take-over wait. To give way for longer than that would be worse.
     async fn give_way(&self) {
         let turn = self.elector.settings.leadership_retry_interval.min(self.elector.timing.take_over_wait());
         let nobody = self.elector.platform.nobody_stands_by();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::takeovers::NEXT;
 use crate::postgresql::Server;
 use crate::recording::Recording;
-use crate::release::{ANSWERS, Release, exposition, found, read, says, value};
+use crate::release::{Release, answered, exposition, read, says, value};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::{ROLE, Replica};
@@ -114,8 +114,7 @@ pub(crate) async fn labels_edited_by_hand_are_set_right(stage: Arc<Stage>) {
     for (edit, labels) in edits {
         let counts =
             || -> Option<Vec<_>> { labels.iter().map(|(replica, _)| set_right(&release, replica, &leader)).collect() };
-        let counted = async || counts().ok_or_else(String::new);
-        let before = found(ANSWERS, &format!("{edit}: how often each was set right so far"), counted).await;
+        let before = answered(&format!("{edit}: how often each was set right so far"), counts).await;
         recording.fault(edit, Duration::ZERO);
         for (replica, label) in labels {
             pods.patch(&replica.name, &PatchParams::default(), &labelled(label)).await.unwrap();

@@ -12,7 +12,7 @@ use crate::checker::Answer;
 use crate::faults::{cut, cut_from_port};
 use crate::postgresql::Server;
 use crate::recorded::Recorded;
-use crate::release::{ANSWERS, Release, exposition, found, read, value};
+use crate::release::{Release, answered, exposition, read, value};
 use crate::stage::Stage;
 use crate::wait::{eventually, throughout};
 use crate::watched::Replica;
@@ -80,8 +80,7 @@ pub(crate) async fn the_leader_is_cut_from_the_api_server_and_then_from_both(sta
     let bound = release.bound(Fault::NetworkCut);
     let old = release.settled(&server).await;
     let term = read(&old, "retsu_collector_term ").await;
-    let tells = async || unanswered(&old).ok_or_else(String::new);
-    let before = found(ANSWERS, "the leader tells of its requests", tells).await;
+    let before = answered("the leader tells of its requests", || unanswered(&old)).await;
     let recording = release.record().await;
 
     recording.fault("the leader is cut from the API server", Duration::ZERO);

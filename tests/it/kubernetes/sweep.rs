@@ -60,8 +60,8 @@ async fn lose_node(killed: bool) {
         assert_eq!(history.finish("killed").overlaps(), []);
         return;
     }
-    // It comes back, and finds that its term is over and its annotation gone. Where it knows of the sweep before it has said
-    // that it withdraws, it says so then: that is true, and of a term that nobody waits for.
+    // It comes back, and finds that its term is over and its annotation gone. Where it knows of the sweep before it has
+    // said that it withdraws, it says so then: that is true, and of a term that nobody waits for.
     let back = Instant::now();
     a.sigcont();
     a.wait_for_log("leadership lost", LIMIT).await;
